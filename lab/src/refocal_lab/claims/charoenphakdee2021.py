@@ -77,11 +77,11 @@ def _classification_calibrated() -> Finding:
     return settle(lemmas.loss_is_convex().prefix("h = −1/ℓ' increases, so η_i < η_j implies q_i < q_j") & tried)
 
 
-def _not_proper() -> Finding:
+def _is_improper() -> Outcome:
     """At q = eta the risk is stationary only if phi takes the same value at both entries."""
     low, top = decimal("0.1"), decimal("0.9")
     proof = prove(lambda gamma: log_phi_rate(low, gamma) - log_phi_rate(top, gamma), [(0.0, 2.0**40)])
-    return settle(proof.prefix("φ(0.1) > φ(0.9)"))
+    return proof.prefix("φ(0.1) > φ(0.9)")
 
 
 def _fixed_points() -> Finding:
@@ -128,7 +128,7 @@ def _gap_grows() -> Finding:
     return settle(lemmas.binary_gap_grows().prefix("s(p) − s(1−p) < logit p") & tried)
 
 
-def _recovers() -> Finding:
+def _is_stationary() -> Outcome:
     """For eta = Psi(q) the risk is stationary at q on the simplex: eta_i l'(q_i) is the same for all i."""
 
     def multiplier(g: mp.mpf, row: int, i: int) -> mp.mpf:
@@ -136,10 +136,11 @@ def _recovers() -> Finding:
         return mp_posterior(q, g)[i] * mp.diff(lambda p: mp_loss(p, g), q[i])
 
     points = [(g, row, i) for g in GAMMAS for row in range(len(ROWS)) for i in (1, 2)]
-    stationary = check_identity(multiplier, lambda g, row, _: multiplier(g, row, 0), points, tolerance="1e-15")
-    return settle(
-        stationary._replace(words=f"η_i ℓ'(q_i) is the same for all i: {stationary.words}") & lemmas.loss_is_convex()
-    )
+    return check_identity(multiplier, lambda g, row, _: multiplier(g, row, 0), points, tolerance="1e-15")
+
+
+def _recovers() -> Finding:
+    return settle(_is_stationary().prefix("η_i ℓ'(q_i) is the same for all i") & lemmas.loss_is_convex())
 
 
 def _keeps_decision() -> Finding:
@@ -160,16 +161,57 @@ def _footnote() -> Finding:
     """Near the uniform vector, Psi lowers the top score if and only if phi'(1/K) > 0, that is k(1/K, gamma) > 0."""
     fifth, quarter = decimal("0.2"), decimal("0.25")
     edge = slope_sign(fifth, arb(0)) / fifth  # the gamma at which k(1/5, gamma) = 0
-    at_edge = decide(slope_sign(fifth, decimal("0.03")), "", "K = 5, γ = 0.03: k(1/5, γ) < 0, underconfident")
-    below = decide(
-        slope_sign(fifth, decimal("0.0293")), "K = 5, γ = 0.0293: k(1/5, γ) > 0, overconfident", "not at 0.0293"
-    )
+    printed, _ = compare_printed([("the edge of γ for K = 5", float(edge.mid()), "0.03")])
     four = decide(-slope_sign(quarter, arb(0)), "K = 4: k(1/4, γ) < 0 for every γ ≥ 0", "K = 4 can be overconfident")
     elsewhere = lemmas.confidence_falls(("0.333", "0.333", "0.333", "0.001"), "1")
-    far = f"{at_edge.words}; away from the uniform vector, four classes are enough: {elsewhere.words}"
-    printed = at_edge._replace(words=far)
-    where = f"near the uniform vector, K = 5 and γ < {format_ball(edge, 4)}"
-    return settle(printed, inside=below & four, where=where)
+    far = elsewhere.prefix("the limit max q → 1/K matters, elsewhere four classes are enough")
+    return settle(
+        printed.reword(f"K = 5: k(1/5, γ) > 0 for γ < {format_ball(edge, 4)}, which rounds to 0.03") & four & far
+    )
+
+
+def _only_map() -> Finding:
+    """A map that recovers every posterior must send q to Psi(q), because q minimizes the risk of Psi(q) and no other.
+
+    The risk is convex, so q is its minimizer if and only if eta_i l'(q_i) is the same for all i. This determines eta up
+    to its sum: eta_i is proportional to -1 / l'(q_i) = h(q_i).
+    """
+
+    def lost(rows: np.ndarray, gamma: float) -> np.ndarray:
+        found = minimizer(posterior(rows, gamma=gamma), gamma=gamma)
+        return np.max(np.abs(found - rows), axis=1) - 1e-9
+
+    stationary = _is_stationary()
+    return settle(
+        lemmas.loss_is_convex().prefix("the risk is convex, so stationary points are its minimizers")
+        & stationary.reword(f"q is stationary for η = Ψ(q), and η ∝ −1/ℓ'(q) is determined by q: {stationary.words}")
+        & _search_sizes(lost, budget=500).prefix("the minimizer of the risk of Ψ(q) is q")
+    )
+
+
+def _proper_is_calibrated() -> Finding:
+    """The minimizer of a strictly proper loss is eta itself; focal loss shows that the converse is false."""
+
+    def loss_of_another(rows: np.ndarray) -> np.ndarray:
+        """Minus the excess loss of the best prediction in which the top class is not ahead: the top two tie."""
+        other = rows.copy()
+        other[:, :2] = rows[:, :2].mean(axis=1, keepdims=True)
+        log = np.sum(rows * (np.log(other) - np.log(rows)), axis=1)
+        return np.maximum(log, -np.sum((rows - other) ** 2, axis=1))
+
+    def untied(rng: np.random.Generator, count: int) -> np.ndarray:
+        rows = simplex_rows(rng, count, classes=5)
+        rows[:, 0] += 0.01
+        return np.asarray(rows / rows.sum(axis=1, keepdims=True))
+
+    implied = search(loss_of_another, untied, budget=20_000, least=-1e-9)
+    converse = lemmas.loss_is_convex() & _is_improper()
+    return settle(
+        implied.prefix("q* = η has the arg max of η, and with any other arg max log-loss and Brier score are higher")
+        & converse.reword(
+            "focal loss with γ > 0 is classification-calibrated (001-thm-3), not strictly proper (001-thm-5)"
+        )
+    )
 
 
 def _talk_table() -> Finding:
@@ -237,7 +279,15 @@ CLAIMS = (
         "Focal loss is not strictly proper for any γ > 0: q = η = (0.9, 0.1) is not stationary, since φ(0.1) ≠ φ(0.9).",
         CheckMethod.BALLS,
         "0 < γ ≤ 10¹²",
-        _not_proper,
+        lambda: settle(_is_improper()),
+    ),
+    Claim(
+        "001-text-proper",
+        "Section 4.1, below Definition 4",
+        "Every strictly proper loss is classification-calibrated, and the converse is false.",
+        CheckMethod.BALLS,
+        "implication: by definition, and log-loss and Brier score, five classes; converse: focal loss, 0 < γ ≤ 10¹²",
+        _proper_is_calibrated,
     ),
     Claim(
         "001-prop-6",
@@ -291,9 +341,9 @@ CLAIMS = (
     Claim(
         "001-footnote-2",
         "Footnote 2",
-        "A minimizer can be overconfident with as few as K = 5 classes if γ ≤ 0.03 and max q → 1/K.",
+        "As max q → 1/K, a minimizer can be overconfident with as few as K = 5 classes, if γ ≤ 0.03.",
         CheckMethod.BALLS,
-        "K = 4 and 5; near the uniform vector and anywhere",
+        "K = 4 and 5, near the uniform vector; the edge of γ rounded to two decimals",
         _footnote,
     ),
     Claim(
@@ -319,6 +369,14 @@ CLAIMS = (
         CheckMethod.IDENTITY,
         "four vectors of three classes, γ from 0.01 to 20; convexity for all γ ≥ 0",
         _recovers,
+    ),
+    Claim(
+        "001-text-only-map",
+        "Section 6.2",
+        "Ψ is the only map that recovers the posterior from the minimizer.",
+        CheckMethod.BALLS,
+        "scores without zeros, all γ ≥ 0; stationarity: four vectors; search: 2 to 40 classes, γ from 0.05 to 10",
+        _only_map,
     ),
     Claim(
         "001-prop-12",

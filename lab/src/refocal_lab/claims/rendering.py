@@ -19,6 +19,9 @@ _STYLES = {
     ClaimVerdict.IN_PART: "yellow",
     ClaimVerdict.REFUTED: "bold red",
     ClaimVerdict.MISPRINT: "magenta",
+    ClaimVerdict.REPRODUCED: "green",
+    ClaimVerdict.REPRODUCED_IN_PART: "yellow",
+    ClaimVerdict.NOT_REPRODUCED: "bold red",
     ClaimVerdict.NOT_CHECKABLE: "dim",
 }
 _INTRODUCTION = """# The papers' claims, checked
@@ -32,7 +35,9 @@ page agrees with the computation.
 | holds | true as printed, on the whole domain |
 | holds in part | true on a smaller domain, which the evidence names; it also shows a violation outside of it |
 | refuted | false; the evidence gives the smallest counterexample found |
-| misprint | false as printed, true with the correction that the evidence gives |
+| misprint | false as printed, true with the correction that the evidence gives; no conclusion rests on the error |
+| reproduced, reproduced in part, not reproduced | whether our networks agree, or our computation if the paper leaves \
+its setting open; the paper's own networks and settings may still have done what it says |
 | not checkable | a definition, or a statement about all networks |
 
 | method | meaning |
@@ -42,11 +47,13 @@ page agrees with the computation.
 | search | random or exhaustive candidates, with budget and seed; ball arithmetic confirms violations |
 | Monte Carlo | a statistical test with a stated error probability |
 | printed table | the sentence is compared with the paper's own table |
+| trained networks | measured on the logits and training histories of [the zoo](../zoo/README.md) |
 
 Notation: p is the probability of a class and q = 1 − p; q with an index is an entry of a vector of scores. L = −log p,
 s = pL/(1−p), ℓ = −(1−p)^γ log p, φ = −pℓ', h = p/φ, Ψ_i = h(q_i)/Σ h(q_l). η is the true posterior, H is entropy. A
-printed number is right if the computed value rounds to it. The formulas were read from text copies of the papers, which
-can lose fraction bars and signs; the evidence says so if it matters.
+printed number is right if the computed value rounds to it. A number after ≈, "about" or "around" may be off by one unit
+of its last digit. The formulas were read from text copies of the papers, which can lose fraction bars, absolute values
+and signs. What such a loss explains is not held against a paper; the evidence says so.
 """
 
 

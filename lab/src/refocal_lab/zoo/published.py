@@ -1,6 +1,6 @@
 """Published numbers of the papers' tables, for the same network, data set and loss.
 
-`published.json` has the numbers as printed, table by table; null stands for a number that our text copy of a paper lost.
+`published.json` has the numbers as printed, table by table; null stands for a number that our copy of a paper lost.
 Columns that a paper prints in several tables are there once. Table 1 of Komisarenko and Kull (2024) lists the same six
 losses for each data set. Where the name of a loss is illegible, it follows from this order: γ = 7 and FLSD-53 on
 CIFAR-100, γ = 3 on CIFAR-10.
