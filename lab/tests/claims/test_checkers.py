@@ -206,7 +206,7 @@ def test_what_is_true_instead_must_be_true():
 
 
 def test_an_explanation_is_marked_by_its_experiment():
-    assert f". Explanation: {TRUE.words}" in settle_reproduction([FALSE], explanation=TRUE).evidence
+    assert f". A likely explanation: {TRUE.words}" in settle_reproduction([FALSE], explanation=TRUE).evidence
     assert f". Not the explanation: {FALSE.words}" in settle_reproduction([FALSE], explanation=FALSE).evidence
 
 

@@ -143,3 +143,12 @@ def test_without_a_zoo_claims_about_networks_are_not_checkable(monkeypatch, tmp_
     record = check(["001-networks-svhn"])[0]
     networks._all_entries.cache_clear()
     assert record.verdict == "not checkable" and "clone of the repository" in record.evidence
+
+
+def test_the_page_begins_with_the_disagreements():
+    records = check(["001-thm-5", "004-eq-30", "004-fig-1"])
+    page = render_markdown([*records, records[0]._replace(id="001-x", verdict="not reproduced")])
+    listed = [line for line in page.splitlines() if line.startswith("- `")]
+    assert [line.split("`")[1] for line in listed] == ["004-eq-30", "001-x"]
+    assert listed[1].endswith("(not reproduced)") and "Refuted" in page
+    assert "Refuted" not in render_markdown(records[:1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from refocal.maps.sigmoid import sigmoid_minimizer
 from refocal.maps.theory import thresholds
 from refocal_lab.claims import lemmas
 from refocal_lab.claims.balls import decide, decimal, format_ball, log_phi_rate, prove, slope_sign
+from refocal_lab.claims.charoenphakdee2021_map import GAMMAS, search_sizes
 from refocal_lab.claims.claim import (
     ABOUT_NETWORKS,
     DEFINITION,
@@ -39,27 +39,6 @@ from refocal_lab.claims.sampling import search, simplex_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-GAMMAS = ("0.01", "0.5", "1", "2", "3", "5", "20")
-ROWS = (("0.5", "0.3", "0.2"), ("0.34", "0.33", "0.33"), ("0.9", "0.07", "0.03"), ("0.6", "0.3999", "0.0001"))
-_SIZES = (2, 3, 10, 40)
-_SEARCH_GAMMAS = (0.05, 0.5, 2.0, 10.0)
-
-
-def _search_sizes(violation: Callable[..., np.ndarray], *, budget: int = 20_000) -> Outcome:
-    """Search vectors of 2 to 40 classes for a violation at several gammas."""
-    for classes in _SIZES:
-        for gamma in _SEARCH_GAMMAS:
-            found = search(partial(violation, gamma=gamma), partial(simplex_rows, classes=classes), budget=budget)
-            if not found.holds:
-                return found
-    total = budget * len(_SIZES) * len(_SEARCH_GAMMAS)
-    return Outcome(True, f"no violation among {total:,} vectors of {_SIZES[0]} to {_SIZES[-1]} classes, seed 0")
-
-
-def _order_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
-    """By how much Psi reverses two neighbors of a descending row."""
-    return np.max(np.diff(posterior(rows, gamma=gamma), axis=1), axis=1)
 
 
 def _regime_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
@@ -107,7 +86,7 @@ def _regimes() -> Finding:
     reduction = (
         "Ψ_top < q_top if and only if Σ q_l (φ_top/φ_l − 1) > 0; φ increases up to τ_oc, and φ_l > φ_top above τ_uc"
     )
-    return settle(lemmas.threshold_is_below_half().prefix(reduction) & _search_sizes(_regime_violation))
+    return settle(lemmas.threshold_is_below_half().prefix(reduction) & search_sizes(_regime_violation))
 
 
 def _underconfident_above_half() -> Finding:
@@ -128,28 +107,6 @@ def _gap_grows() -> Finding:
     return settle(lemmas.binary_gap_grows().prefix("s(p) − s(1−p) < logit p") & tried)
 
 
-def _is_stationary() -> Outcome:
-    """For eta = Psi(q) the risk is stationary at q on the simplex: eta_i l'(q_i) is the same for all i."""
-
-    def multiplier(g: mp.mpf, row: int, i: int) -> mp.mpf:
-        q = [mp.mpf(v) for v in ROWS[row]]
-        return mp_posterior(q, g)[i] * mp.diff(lambda p: mp_loss(p, g), q[i])
-
-    points = [(g, row, i) for g in GAMMAS for row in range(len(ROWS)) for i in (1, 2)]
-    return check_identity(multiplier, lambda g, row, _: multiplier(g, row, 0), points, tolerance="1e-15")
-
-
-def _recovers() -> Finding:
-    return settle(_is_stationary().prefix("η_i ℓ'(q_i) is the same for all i") & lemmas.loss_is_convex())
-
-
-def _keeps_decision() -> Finding:
-    return settle(
-        lemmas.loss_is_convex().reword("h increases strictly on (0, 1) (see 001-thm-3)")
-        & _search_sizes(_order_violation)
-    )
-
-
 def _phi_is_derivative() -> Finding:
     points = [(p, g) for p in ("0.001", "0.2", "0.5", "0.99") for g in GAMMAS]
     return settle(
@@ -167,25 +124,6 @@ def _footnote() -> Finding:
     far = elsewhere.prefix("the limit max q → 1/K matters, elsewhere four classes are enough")
     return settle(
         printed.reword(f"K = 5: k(1/5, γ) > 0 for γ < {format_ball(edge, 4)}, which rounds to 0.03") & four & far
-    )
-
-
-def _only_map() -> Finding:
-    """A map that recovers every posterior must send q to Psi(q), because q minimizes the risk of Psi(q) and no other.
-
-    The risk is convex, so q is its minimizer if and only if eta_i l'(q_i) is the same for all i. This determines eta up
-    to its sum: eta_i is proportional to -1 / l'(q_i) = h(q_i).
-    """
-
-    def lost(rows: np.ndarray, gamma: float) -> np.ndarray:
-        found = minimizer(posterior(rows, gamma=gamma), gamma=gamma)
-        return np.max(np.abs(found - rows), axis=1) - 1e-9
-
-    stationary = _is_stationary()
-    return settle(
-        lemmas.loss_is_convex().prefix("the risk is convex, so stationary points are its minimizers")
-        & stationary.reword(f"q is stationary for η = Ψ(q), and η ∝ −1/ℓ'(q) is determined by q: {stationary.words}")
-        & _search_sizes(lost, budget=500).prefix("the minimizer of the risk of Ψ(q) is q")
     )
 
 
@@ -240,8 +178,6 @@ def draw_phi(ax: Axes) -> None:
     ax.set(xlim=(0, 1), ylim=(0, 1.9), xlabel="top score", ylabel="φ")
     ax.legend(loc="upper right", ncols=2, framealpha=1, edgecolor="none", fontsize="small")
 
-
-_ANY = "γ ≥ 0, any number of classes"
 
 CLAIMS = (
     not_checkable("001-def-1", "Definition 1", "The Bayes-optimal classifier predicts arg max η.", DEFINITION),
@@ -361,30 +297,6 @@ CLAIMS = (
         CheckMethod.BALLS,
         "all γ ≥ 0, 1/2 ≤ p ≤ 1; search: γ = 1.9 and 2",
         _gap_grows,
-    ),
-    Claim(
-        "001-thm-11",
-        "Theorem 11",
-        "η = Ψ(q): the map Ψ_i = h(q_i) / Σ h(q_l) with h = p/φ(p) recovers the posterior from the minimizer.",
-        CheckMethod.IDENTITY,
-        "four vectors of three classes, γ from 0.01 to 20; convexity for all γ ≥ 0",
-        _recovers,
-    ),
-    Claim(
-        "001-text-only-map",
-        "Section 6.2",
-        "Ψ is the only map that recovers the posterior from the minimizer.",
-        CheckMethod.BALLS,
-        "scores without zeros, all γ ≥ 0; stationarity: four vectors; search: 2 to 40 classes, γ from 0.05 to 10",
-        _only_map,
-    ),
-    Claim(
-        "001-prop-12",
-        "Proposition 12",
-        "Ψ keeps the arg max for every γ ≥ 0.",
-        CheckMethod.BALLS,
-        _ANY + "; search: 2 to 40 classes, γ from 0.05 to 10",
-        _keeps_decision,
     ),
     Claim(
         "001-talk-table",

@@ -12,6 +12,7 @@ from flint import ctx
 
 from refocal_lab.claims import (
     charoenphakdee2021,
+    charoenphakdee2021_map,
     kimura2024,
     kimura2024_curvature,
     komisarenko2024,
@@ -28,7 +29,8 @@ from refocal_lab.claims.balls import PRECISION
 from refocal_lab.claims.claim import Claim, ClaimRecord
 
 _MODULES = (
-    *(charoenphakdee2021, mukhoti2020, mukhoti2020_entropy, mukhoti2020_tables, mukhoti2020_linear),
+    *(charoenphakdee2021, charoenphakdee2021_map),
+    *(mukhoti2020, mukhoti2020_entropy, mukhoti2020_tables, mukhoti2020_linear),
     *(komisarenko2024, komisarenko2024_map, komisarenko2024_numbers, komisarenko2024_tables),
     *(kimura2024, kimura2024_curvature, networks),
 )

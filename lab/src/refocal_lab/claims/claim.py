@@ -195,7 +195,7 @@ def settle_reproduction(trials: Sequence[Outcome], *, explanation: Outcome | Non
         verdict = ClaimVerdict.REPRODUCED if agreeing else ClaimVerdict.NOT_REPRODUCED
     words = "; ".join(trial.words for trial in trials)
     if explanation is not None:
-        words += f". {'Explanation' if explanation.holds else 'Not the explanation'}: {explanation.words}"
+        words += f". {'A likely explanation' if explanation.holds else 'Not the explanation'}: {explanation.words}"
     return _make_finding(verdict, words)
 
 

@@ -66,8 +66,8 @@ def _improves(measure: str, methods: tuple[str, str]) -> Outcome:
         and (after := printed_value(data, loss, methods[1], measure)) is not None
     }
     better = sum(after < before for before, after in pairs.values())
-    gains = [1 - after / before for before, after in pairs.values()]
-    words = f"lower in {better} of {len(pairs)} legible pairs, by {min(gains):.0%} to {max(gains):.0%}"
+    gains = [100 * (1 - after / before) for before, after in pairs.values()]
+    words = f"lower in {better} of {len(pairs)} legible pairs, by {min(gains):.0f} to {max(gains):.0f} %"
     return Outcome(better == len(pairs), words)
 
 

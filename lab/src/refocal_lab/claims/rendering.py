@@ -24,6 +24,13 @@ _STYLES = {
     ClaimVerdict.NOT_REPRODUCED: "bold red",
     ClaimVerdict.NOT_CHECKABLE: "dim",
 }
+_DISAGREEMENTS = {
+    "Refuted; the evidence is in the tables below:": (ClaimVerdict.REFUTED,),
+    "Not what we find, or only in part, with an experiment that explains it if we have one:": (
+        ClaimVerdict.NOT_REPRODUCED,
+        ClaimVerdict.REPRODUCED_IN_PART,
+    ),
+}
 _INTRODUCTION = """# The papers' claims, checked
 
 `refocal-lab claims --markdown docs/claims.md --force`, run in `lab/`, writes this page. `refocal-lab claims show ID`
@@ -81,6 +88,7 @@ def render_claim(record: ClaimRecord) -> RenderableType:
 def render_markdown(records: Sequence[ClaimRecord]) -> str:
     """Write the Markdown page of all claims."""
     parts = [_INTRODUCTION, f"There are {len(records)} claims. Verdicts: {_count_verdicts(records)}.\n"]
+    parts += _list_disagreements(records)
     for number, paper in PAPERS.items():
         rows = [record for record in records if record.paper == number]
         if not rows:
@@ -130,6 +138,21 @@ def save_plot(claim: Claim, path: str | os.PathLike[str], *, overwrite: bool) ->
 def _count_verdicts(records: Sequence[ClaimRecord]) -> str:
     counts = Counter(record.verdict for record in records)
     return ", ".join(f"{verdict.value}: {counts[verdict]}" for verdict in ClaimVerdict if counts[verdict])
+
+
+def _list_disagreements(records: Sequence[ClaimRecord]) -> list[str]:
+    """List the statements that are false, and those that our networks or computations do not bear out."""
+    lines = []
+    for heading, verdicts in _DISAGREEMENTS.items():
+        found = [record for record in records if record.verdict in verdicts]
+        lines += [f"{heading}\n"] if found else []
+        lines += [
+            f"- `{record.id}`, {PAPERS[record.paper].short}: {_escape_cell(record.statement)}"
+            + (f" ({record.verdict})" if len(verdicts) > 1 else "")
+            for record in found
+        ]
+        lines += [""] if found else []
+    return lines
 
 
 def _render_row(record: ClaimRecord) -> str:
