@@ -26,7 +26,7 @@ ROOMS = {
     "train/results": {"numpy", "torch", "safetensors", "refocal", "refocal_lab.train"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report.words", "refocal_lab.train.recipe", "refocal_lab.train.objective"}
-    | {"refocal_lab.train.run_folder", "refocal_lab.papers", "refocal_lab.zoo"}
+    | {"refocal_lab.train.run_folder", "refocal_lab.papers", "refocal_lab.zoo", "refocal._lazy"}
     | BASE,
     "claims": {"flint", "mpmath", "numpy", "scipy", "sklearn", "rich", "matplotlib", "refocal.maps"}
     | {"refocal_lab.claims", "refocal_lab.papers", "refocal_lab.zoo.published"}

@@ -162,8 +162,12 @@ def test_table_1_of_komisarenko_and_kull():
 
 def test_temperatures_of_mukhoti():
     """Each distinct column of the 280 printed temperatures: 3 and 7 losses, 10 networks, T by ECE and by AdaECE."""
-    cells = {key: cell for key, found in _numbers().items() for cell in found if key[-1] == "temperature"}
-    own = {key: cell.value for key, cell in cells.items() if cell.paper == "002"}
+    own = {
+        key: cell.value
+        for key, found in _numbers().items()
+        for cell in found
+        if (cell.paper, key[-1]) == ("002", "temperature")
+    }
     assert Counter(method for *_, method, _ in own) == {"ts-ece": 100, "ts-adaptive-ece": 100}
     text, loss = ("newsgroups20", "gp-cnn"), ("cross-entropy", None, 0.0)
     assert own[*text, loss, "ts-ece", "temperature"] == 3.4

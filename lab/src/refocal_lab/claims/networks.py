@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal import metrics
-from refocal.calibrators import TemperatureScaling
-from refocal.calibrators.temperature import minimize_error
 from refocal.maps.focal import phi
 from refocal.maps.posterior import posterior_from_logits
 from refocal_lab.claims.claim import CheckMethod, Claim, ClaimVerdict, Finding, Outcome, settle_reproduction
 from refocal_lab.claims.mukhoti2020_tables import printed_value
 from refocal_lab.clone import find_folder
-from refocal_lab.zoo import Entry, entries
-from refocal_lab.zoo.measures import LogitPart, read_parts
 from refocal_lab.zoo.published import parse_variant
-from refocal_lab.zoo.scoring import read_as_published
+
+# What reads and measures logits is imported in the functions: other claims need no PyTorch.
+if TYPE_CHECKING:
+    from refocal_lab.zoo.cards import Entry
+    from refocal_lab.zoo.measures import LogitPart
 
 _NO_ZOO = "needs the logits of trained networks, which are in a clone of the repository"
 _GRID = 0.1 * np.arange(1, 41)  # the part of the grid of Mukhoti et al. (2020) in which the best temperatures lie
@@ -29,6 +28,8 @@ _SCALED_LOSSES = ("cross-entropy", *(f"focal {gamma}" for gamma in (1, 2, 3, 5, 
 
 @cache
 def _all_entries() -> tuple[Entry, ...]:
+    from refocal_lab.zoo.cards import entries
+
     folder = find_folder("zoo", None)
     return () if folder is None else tuple(entries(folder))
 
@@ -55,11 +56,15 @@ def _excess_confidence(probs: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _test_parts(loss: str) -> list[LogitPart]:
+    from refocal_lab.zoo.measures import read_parts
+
     return [read_parts(entry)[1] for entry in _select("svhn", loss, "resnet20")]
 
 
 def _psi_on_svhn() -> Finding:
     """After Psi, networks are as overconfident as with cross-entropy, whatever gamma they were trained with."""
+    from refocal import metrics
+
     usual = float(np.mean([_excess_confidence(_softmax(z), labels) for z, labels in _test_parts("cross-entropy")]))
     trials, after = [], []
     for gamma in (1.0, 2.0, 3.0):
@@ -89,6 +94,9 @@ def confident_shares(entry: Entry) -> tuple[float, float]:
     Returns:
         Before and after temperature scaling, with the temperature chosen by the ECE of the validation part.
     """
+    from refocal.calibrators.temperature import minimize_error
+    from refocal_lab.zoo.scoring import read_as_published
+
     val, test, scoring = read_as_published(entry)
     best = minimize_error(lambda T: scoring.value("ece_15", _softmax(val.logits / T), val.labels), _GRID, start=1.0)
     before, after = (scoring.value("confident_99", _softmax(test.logits / T), test.labels) for T in (1.0, best))
@@ -196,6 +204,10 @@ def choice_by_ece(entry: Entry) -> np.ndarray:
     Returns:
         Array (2, 2): temperature by log-loss and by ECE; on the validation part, which chose it, and on the test part.
     """
+    from refocal import metrics
+    from refocal.calibrators import TemperatureScaling
+    from refocal_lab.zoo.measures import read_parts
+
     val, test = read_parts(entry)
     by_loss = TemperatureScaling().fit(*val)
     by_error = TemperatureScaling(objective="adaptive_ece", temperature_grid=_NEAR * by_loss.temperature_).fit(*val)
