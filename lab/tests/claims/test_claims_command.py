@@ -19,10 +19,10 @@ def run(capsys, *arguments):
 
 
 def test_one_paper_as_json(capsys):
-    status, out, _ = run(capsys, "claims", "--paper", "002", "--json")
+    status, out, _ = run(capsys, "claims", "--paper", "001", "--json")
     records = json.loads(out)
     assert status == 0
-    assert [record["id"] for record in records] == [claim.id for claim in all_claims() if claim.paper == "002"]
+    assert [record["id"] for record in records] == [claim.id for claim in all_claims() if claim.paper == "001"]
     assert {"id", "paper", "statement", "method", "domain", "verdict", "evidence"} <= set(records[0])
 
 

@@ -63,10 +63,6 @@ DISPUTES = {
     "004-text-entropy-curvature": "holds in part",
     "004-text-lipschitz": "holds in part",
     "004-thm-1-chain": "refuted",
-    "001-networks-svhn": "reproduced in part",
-    "002-networks-s99": "reproduced in part",
-    "002-networks-norms": "not reproduced",
-    "003-networks-choice": "reproduced in part",
 }
 
 

@@ -1,6 +1,6 @@
 """The zoo: logits of trained networks with their cards, and tables of measures computed from them.
 
-Its names are imported when they are first used: who only looks up published numbers needs no PyTorch.
+Its names are imported when they are first used: looking up published numbers needs neither PyTorch nor scikit-learn.
 """
 
 from __future__ import annotations
