@@ -26,16 +26,19 @@ ROOMS = {
     "train/results": {"numpy", "torch", "safetensors", "refocal", "refocal_lab.train"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report.words", "refocal_lab.train.recipe", "refocal_lab.train.objective"}
-    | {"refocal_lab.train.run_folder", "refocal_lab.papers", "refocal_lab.zoo"}
+    | {"refocal_lab.train.run_folder", "refocal_lab.papers", "refocal_lab.zoo", "refocal._lazy"}
     | BASE,
-    "claims": {"flint", "mpmath", "numpy", "scipy", "rich", "matplotlib", "refocal.maps", "refocal_lab.claims"}
-    | {"refocal_lab.papers"}
+    "claims": {"flint", "mpmath", "numpy", "scipy", "sklearn", "rich", "matplotlib", "refocal.maps"}
+    | {"refocal_lab.claims", "refocal_lab.papers", "refocal_lab.zoo.published"}
     | BASE,
+    "claims/networks": {"numpy", "sklearn", "refocal.maps", "refocal.metrics", "refocal.calibrators"}
+    | {"refocal_lab.claims", "refocal_lab.clone", "refocal_lab.zoo"},
     "reproduce": {"numpy", "scipy", "torch", "matplotlib", "PIL", "refocal"}
     | {"refocal_lab.papers", "refocal_lab.train", "refocal_lab.zoo", "refocal_lab.reproduce"},
     "cli": {"numpy", "rich", "refocal", "refocal_lab"},
     "cli/train": {"torch", "rich", "refocal", "refocal_lab"},
     "cli/curvature": {"torch", "rich", "refocal", "refocal_lab"},
+    "clone": {"refocal_lab"},
     "papers": set(),
     "__main__": {"refocal._program"},
     "__init__": set(),

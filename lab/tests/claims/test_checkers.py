@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flint import arb
 
-from refocal_lab.claims import ClaimVerdict, Outcome, balls, settle
-from refocal_lab.claims.identities import check_identity, compare_printed, rounds_to
-from refocal_lab.claims.mukhoti2020_tables import _lower
+from refocal_lab.claims import ClaimVerdict, Outcome, balls, komisarenko2024_tables, mukhoti2020_tables, settle
+from refocal_lab.claims.claim import settle_reproduction
+from refocal_lab.claims.identities import check_identity, compare_printed, is_about, rounds_to
 from refocal_lab.claims.sampling import (
     check_at_least,
     find_shortest,
@@ -105,9 +105,19 @@ def test_monte_carlo_errs_as_rarely_as_it_says():
 
 
 def test_tables_are_compared_row_by_row():
-    table = {"a": [1.0] * 10, "b": [2.0] * 9 + [0.5]}
-    assert _lower(table, "a", ("b",)) == (False, "not lowest in 1 of 10 rows, for example SST: a 1.0, b 0.5")
-    assert _lower({"a": [1.0] * 10, "b": [2.0] * 10}, "a", ("b",)).holds
+    lower = mukhoti2020_tables._lower("fla-53", "brier", "raw", "ece_15")
+    assert lower.holds is False
+    assert (
+        "not lower in 3 of 10 rows, for example ResNet-110, CIFAR-100: sample-wise 5,3 8.56, Brier 7.88" in lower.words
+    )
+    assert mukhoti2020_tables._lower("focal 3", "focal 1", "ts-ece", "ece_15").holds is False
+    assert mukhoti2020_tables._lower("fls-532", "fls-531", "raw", "ece_15").holds
+
+
+def test_a_trend_is_judged_by_pairs():
+    falls = komisarenko2024_tables._falls_with_gamma({0: 3.0, 1: 2.0, 3: 2.5, 7: 1.0}, "x")
+    assert falls == (True, "x: 3 (γ = 0), 2 (γ = 1), 2.5 (γ = 3), 1 (γ = 7) falls in 5 of 6 pairs")
+    assert komisarenko2024_tables._falls_with_gamma({0: 1.0, 1: 1.0}, "x").holds is False
 
 
 TRUE, FALSE = Outcome(True, "so it is"), Outcome(False, "not at 2")
@@ -123,6 +133,10 @@ TRUE, FALSE = Outcome(True, "so it is"), Outcome(False, "not at 2")
         (lambda: settle(FALSE, corrected=FALSE), ClaimVerdict.REFUTED),
         (lambda: settle(FALSE, inside=TRUE, where="below 2"), ClaimVerdict.IN_PART),
         (lambda: settle(FALSE, corrected=TRUE), ClaimVerdict.MISPRINT),
+        (lambda: settle(FALSE, instead=TRUE), ClaimVerdict.REFUTED),
+        (lambda: settle_reproduction([TRUE, TRUE]), ClaimVerdict.REPRODUCED),
+        (lambda: settle_reproduction([TRUE, FALSE]), ClaimVerdict.REPRODUCED_IN_PART),
+        (lambda: settle_reproduction([FALSE, FALSE]), ClaimVerdict.NOT_REPRODUCED),
     ],
 )
 def test_verdicts_follow_from_outcomes(finding, verdict):
@@ -181,3 +195,24 @@ def test_ball_formulas_agree_with_the_library():
     assert mapped == pytest.approx(refocal.posterior(np.array(row), gamma=3).tolist(), rel=1e-14)
     rate = float(balls.log_phi_rate(arb(0.3), arb(2)).mid())
     assert 2 * rate == pytest.approx(np.log(refocal.phi(0.3, gamma=2.0)))
+
+
+def test_what_is_true_instead_must_be_true():
+    assert settle(FALSE, instead=TRUE).evidence.endswith(f". Instead: {TRUE.words}")
+    with pytest.raises(RuntimeError, match="what should hold instead does not"):
+        settle(FALSE, instead=FALSE)
+    with pytest.raises(RuntimeError, match="could not decide"):
+        settle_reproduction([TRUE, Outcome(None, "too wide")])
+
+
+def test_an_explanation_is_marked_by_its_experiment():
+    assert f". A likely explanation: {TRUE.words}" in settle_reproduction([FALSE], explanation=TRUE).evidence
+    assert f". Not the explanation: {FALSE.words}" in settle_reproduction([FALSE], explanation=FALSE).evidence
+
+
+@pytest.mark.parametrize(
+    ("value", "printed", "expected"),
+    [(0.6266, "0.62", True), (0.6301, "0.62", False), (0.6099, "0.62", False), (1.028, "1", True), (2.1, "1", False)],
+)
+def test_numbers_that_are_printed_as_approximate(value, printed, expected):
+    assert is_about(value, printed) == expected

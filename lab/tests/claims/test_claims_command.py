@@ -19,10 +19,10 @@ def run(capsys, *arguments):
 
 
 def test_one_paper_as_json(capsys):
-    status, out, _ = run(capsys, "claims", "--paper", "002", "--json")
+    status, out, _ = run(capsys, "claims", "--paper", "001", "--json")
     records = json.loads(out)
     assert status == 0
-    assert [record["id"] for record in records] == [claim.id for claim in all_claims() if claim.paper == "002"]
+    assert [record["id"] for record in records] == [claim.id for claim in all_claims() if claim.paper == "001"]
     assert {"id", "paper", "statement", "method", "domain", "verdict", "evidence"} <= set(records[0])
 
 
@@ -31,7 +31,7 @@ def test_the_table_and_the_page(capsys, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     status, out, _ = run(capsys, "claims", "--paper", "004", "--markdown", str(page))
     assert status == 0
-    assert "004-eq-30" in out and "misprint" in out and "not checkable" in out
+    assert "004-eq-32" in out and "misprint" in out and "not checkable" in out
     assert "**misprint**" in page.read_text(encoding="utf-8")
     status, _, trouble = run(capsys, "claims", "--paper", "004", "--markdown", str(page))
     assert (status, "--force" in trouble) == (1, True)
@@ -131,3 +131,24 @@ def test_a_cell_of_the_page_cannot_break_its_table():
     record = check(["001-thm-5"])[0]._replace(statement="a | b * c_d <script>", evidence="x\\y")
     row = next(line for line in render_markdown([record]).splitlines() if line.startswith("| `001"))
     assert "a \\| b \\* c\\_d \\<script\\>" in row and "x\\\\y" in row
+
+
+def test_without_a_zoo_claims_about_networks_are_not_checkable(monkeypatch, tmp_path):
+    from refocal_lab import clone
+    from refocal_lab.claims import networks
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(clone, "_LAB", tmp_path)
+    networks._all_entries.cache_clear()
+    record = check(["001-networks-svhn"])[0]
+    networks._all_entries.cache_clear()
+    assert record.verdict == "not checkable" and "clone of the repository" in record.evidence
+
+
+def test_the_page_begins_with_the_disagreements():
+    records = check(["001-thm-5", "004-eq-30", "004-fig-1"])
+    page = render_markdown([*records, records[0]._replace(id="001-x", verdict="not reproduced")])
+    listed = [line for line in page.splitlines() if line.startswith("- `")]
+    assert [line.split("`")[1] for line in listed] == ["004-eq-30", "001-x"]
+    assert listed[1].endswith("(not reproduced)") and "Refuted" in page
+    assert "Refuted" not in render_markdown(records[:1])

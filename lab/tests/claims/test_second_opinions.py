@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -9,10 +11,17 @@ from scipy.optimize import minimize
 
 import reference
 import refocal
+import refocal.calibrators
+from refocal_lab import zoo
 from refocal_lab.claims.kimura2024 import bound_frequency
 from refocal_lab.claims.kimura2024_curvature import trace_estimates
 from refocal_lab.claims.komisarenko2024_map import _jacobian_violation
-from refocal_lab.claims.mukhoti2020_tables import weight_norms
+from refocal_lab.claims.komisarenko2024_numbers import nearest_on_grid
+from refocal_lab.claims.mukhoti2020_linear import measure_flip_y, train_linear_models
+from refocal_lab.claims.networks import choice_by_ece, confident_shares, norms_of_linear_model
+from refocal_lab.zoo.measures import read_parts
+
+ZOO = Path(__file__).parents[2] / "zoo"
 
 
 @pytest.mark.parametrize(
@@ -92,8 +101,8 @@ def test_nll_of_any_logits_has_one_minimum_in_the_temperature():
 
 
 def test_simulations_repeat_and_depend_on_their_seed():
-    assert np.array_equal(weight_norms(trials=2), weight_norms(trials=2))
-    assert not np.array_equal(weight_norms(trials=2), weight_norms(trials=2, seed=1))
+    one, two, other = (train_linear_models(trials=2, seed=seed).norms for seed in (0, 0, 1))
+    assert np.array_equal(one, two) and not np.array_equal(one, other)
     assert bound_frequency(trials=500) == bound_frequency(trials=500)
     near, bias = trace_estimates(trials=50, probes=200, seed=3)
     assert 0 < near < 50 and abs(bias) < 2
@@ -102,3 +111,99 @@ def test_simulations_repeat_and_depend_on_their_seed():
 def test_a_weak_bound_fails_often_enough_to_be_seen():
     """The simulation can detect failures: without the logarithm, the bound of Corollary 1 would fail."""
     assert bound_frequency(trials=2000, epsilon=2 * np.sqrt(50)) < 1990
+
+
+def test_the_curvature_of_focal_loss_at_the_maximum_of_the_likelihood_of_a_data_set():
+    """Logistic regression on three samples: finite differences against both terms, and against the printed factor."""
+    signed, gamma = np.array([1.0, -2.0, -0.5]), 2.0  # features times labels
+
+    def log_p(w):
+        return -np.log1p(np.exp(-w * signed))
+
+    best = minimize(lambda w: -np.sum(log_p(w)), [0.0], options={"gtol": 1e-12}).x[0]
+
+    def focal(w):
+        return np.sum(-((-np.expm1(log_p(w))) ** gamma) * log_p(w))
+
+    step = 1e-4
+    measured = (focal(best + step) - 2 * focal(best) + focal(best - step)) / step**2
+    p = np.exp(log_p(best))
+    slope, curvature = -signed * (1 - p), signed**2 * p * (1 - p)  # of -log p
+    rate = (refocal.phi(p + 1e-6, gamma=gamma) - refocal.phi(p - 1e-6, gamma=gamma)) / 2e-6
+    assert abs(slope.sum()) < 1e-6
+    assert np.abs(slope).max() > 0.1
+    assert measured == pytest.approx(np.sum(refocal.phi(p, gamma=gamma) * curvature - p * rate * slope**2), rel=1e-5)
+    assert abs(measured - np.sum((1 - p) ** gamma * curvature)) > 0.3 * abs(measured)
+
+
+def test_less_entropy_of_the_parameters_can_mean_less_entropy_of_the_label():
+    """From the table of the joint distribution, whose rows are parameters."""
+
+    def entropies(weight):
+        joint = np.array([[weight / 2, weight / 2], [1 - weight, 0]])
+        both, own = (-np.sum(v[v > 0] * np.log(v[v > 0])) for v in (joint.ravel(), joint.sum(axis=1)))
+        return own, both - own
+
+    assert np.all(np.array(entropies(0.1)) < np.array(entropies(0.5)))
+
+
+def test_entropy_and_curvature_of_softmax_are_both_largest_at_the_uniform_vector():
+    rows = np.random.default_rng(0).dirichlet(np.ones(4), 2_000)
+    trace = 1 - np.sum(rows**2, axis=1)  # of the Hessian of cross-entropy in the logits
+    entropy = -np.sum(rows * np.log(rows), axis=1)
+    assert trace.max() < 0.75 and entropy.max() < np.log(4)
+    assert np.corrcoef(trace, entropy)[0, 1] > 0.9
+
+
+def test_the_nearest_temperature_on_a_fine_uniform_grid():
+    ours, theirs = nearest_on_grid(3.0, classes=3, step=0.05), refocal.closest_temperature(3, classes=3, logit_range=5)
+    assert ours == pytest.approx(theirs, rel=2e-3)
+
+
+def test_the_linear_model_is_that_of_scikit_learn():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    norms = []
+    for _ in range(10):
+        which = rng.integers(4, size=400)
+        labels = (which < 2) ^ (rng.random(400) < 0.1)
+        points = corners[which] + 0.3 * rng.standard_normal((400, 2))
+        model = LogisticRegression(C=np.inf, fit_intercept=False).fit(points, labels)
+        norms.append(np.linalg.norm(model.coef_))
+    ours = train_linear_models(trials=10, seed=1).norms[:, 0]
+    assert np.mean(ours) == pytest.approx(np.mean(norms), abs=3 * np.std(norms) / np.sqrt(5))
+
+
+def test_flip_y_flips_half_as_many_labels_as_it_says():
+    assert measure_flip_y(0.0) == 0
+    assert measure_flip_y(0.2) == pytest.approx(0.1, abs=0.005)
+
+
+def test_temperature_scaling_of_one_network_of_the_zoo():
+    """Against plain loops over the grids."""
+    [entry] = [entry for entry in zoo.entries(ZOO) if entry.card.name == "newsgroups20-gp-cnn-fla-53-s0"]
+    val, test = read_parts(entry)
+
+    def scale(logits, temperature):
+        return np.exp(logits / temperature - np.logaddexp.reduce(logits / temperature, axis=1, keepdims=True))
+
+    best = min((refocal.metrics.ece(scale(val.logits, t), val.labels, bins=15), t) for t in 0.1 * np.arange(1, 41))[1]
+    expected = [100 * np.mean(scale(test.logits, t).max(axis=1) >= 0.99) for t in (1.0, best)]
+    assert confident_shares(entry) == pytest.approx(expected)
+    by_loss, by_error = choice_by_ece(entry)
+    assert by_error[0] <= by_loss[0]
+    assert by_loss[1] == pytest.approx(
+        refocal.metrics.adaptive_ece(
+            scale(test.logits, refocal.calibrators.TemperatureScaling().fit(*val).temperature_), test.labels, bins=15
+        )
+    )
+
+
+def test_focal_loss_has_the_larger_norm_only_at_first_whatever_the_learning_rate():
+    for rate in (0.1, 0.5):
+        (usual, _), (focal, means) = (norms_of_linear_model(gamma, steps=200, rate=rate) for gamma in (0.0, 3.0))
+        larger = focal > usual
+        last = np.flatnonzero(larger)[-1]
+        assert larger[: last + 1].all() and 0.3 < means[last] < 0.4 and last < 150

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from refocal_lab.cli import clone, main
+from refocal_lab import clone
+from refocal_lab.cli import main
 
 LAB = Path(__file__).parents[2]
 COMMANDS = [["zoo", "list"], ["reproduce", "--list"], ["claims", "show", "001-thm-5"]]

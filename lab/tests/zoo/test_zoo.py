@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -139,8 +140,39 @@ def test_published_numbers():
     assert not lookup("cifar10", "resnet110", ("cross-entropy", None, 0.0), "raw", "ece_15")
     for data, model, (loss, _, _), method, measure in _numbers():
         assert method in {*measures.METHODS, "ts-adaptive-ece", "fts-adaptive-ece"}
-        assert measure in {*measures.MEASURES, *measures.FURTHER}
+        assert measure in {*measures.MEASURES, *measures.FURTHER, "temperature", "gamma"}
         assert (data, model) != ("cifar10", "resnet110") or (loss, measure) == ("cross-entropy", "error")
+
+
+def test_table_1_of_komisarenko_and_kull():
+    """Means and temperatures that are legible in the text of the paper, by hand: 7, 11 and 11 rows of up to five."""
+    cells = {key: cell for key, found in _numbers().items() for cell in found if cell.id == "003-table-1"}
+    counted = Counter(data for data, *_, measure in cells if measure != "gamma")
+    assert counted == {"cifar100": 7 * 5, "cifar10": 10 * 5 + 4, "tiny-imagenet": 9 * 5 + 4 + 2}
+    ada, focal = ("adafocal", None, 0.0), ("focal", 7.0, 0.0)
+    assert cells["cifar100", "resnet50", ada, "fts-adaptive-ece", "adaptive_ece_15"][2:] == pytest.approx(
+        (0.0271, 0.0017)
+    )
+    assert cells["cifar100", "resnet50", ada, "fts", "error"][2:] == pytest.approx((0.224, 0.002))
+    assert cells["cifar10", "resnet50", ada, "fts", "temperature"][2:] == (3.7, None)
+    assert cells["tiny-imagenet", "resnet50", focal, "ts-adaptive-ece", "temperature"].value == 0.85
+    assert cells["tiny-imagenet", "resnet50", focal, "fts", "gamma"].value == 0.05
+    assert ("tiny-imagenet", "resnet50", focal, "ts-nll", "nll") not in cells  # printed, but a digit is lost
+
+
+def test_temperatures_of_mukhoti():
+    """Each distinct column of the 280 printed temperatures: 3 and 7 losses, 10 networks, T by ECE and by AdaECE."""
+    own = {
+        key: cell.value
+        for key, found in _numbers().items()
+        for cell in found
+        if (cell.paper, key[-1]) == ("002", "temperature")
+    }
+    assert Counter(method for *_, method, _ in own) == {"ts-ece": 100, "ts-adaptive-ece": 100}
+    text, loss = ("newsgroups20", "gp-cnn"), ("cross-entropy", None, 0.0)
+    assert own[*text, loss, "ts-ece", "temperature"] == 3.4
+    assert own[*text, loss, "ts-adaptive-ece", "temperature"] == 3.3
+    assert own["sst", "tree-lstm", ("focal", 3.0, 0.0), "ts-ece", "temperature"] == 0.5
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from refocal.maps.sigmoid import sigmoid_minimizer
 from refocal.maps.theory import thresholds
 from refocal_lab.claims import lemmas
 from refocal_lab.claims.balls import decide, decimal, format_ball, log_phi_rate, prove, slope_sign
+from refocal_lab.claims.charoenphakdee2021_map import GAMMAS, search_sizes
 from refocal_lab.claims.claim import (
     ABOUT_NETWORKS,
     DEFINITION,
@@ -40,27 +40,6 @@ from refocal_lab.claims.sampling import search, simplex_rows
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GAMMAS = ("0.01", "0.5", "1", "2", "3", "5", "20")
-ROWS = (("0.5", "0.3", "0.2"), ("0.34", "0.33", "0.33"), ("0.9", "0.07", "0.03"), ("0.6", "0.3999", "0.0001"))
-_SIZES = (2, 3, 10, 40)
-_SEARCH_GAMMAS = (0.05, 0.5, 2.0, 10.0)
-
-
-def _search_sizes(violation: Callable[..., np.ndarray], *, budget: int = 20_000) -> Outcome:
-    """Search vectors of 2 to 40 classes for a violation at several gammas."""
-    for classes in _SIZES:
-        for gamma in _SEARCH_GAMMAS:
-            found = search(partial(violation, gamma=gamma), partial(simplex_rows, classes=classes), budget=budget)
-            if not found.holds:
-                return found
-    total = budget * len(_SIZES) * len(_SEARCH_GAMMAS)
-    return Outcome(True, f"no violation among {total:,} vectors of {_SIZES[0]} to {_SIZES[-1]} classes, seed 0")
-
-
-def _order_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
-    """By how much Psi reverses two neighbors of a descending row."""
-    return np.max(np.diff(posterior(rows, gamma=gamma), axis=1), axis=1)
-
 
 def _regime_violation(rows: np.ndarray, gamma: float) -> np.ndarray:
     """By how much a row violates Theorem 8: Psi raises a top score <= tau_oc, or lowers one >= tau_uc."""
@@ -77,11 +56,11 @@ def _classification_calibrated() -> Finding:
     return settle(lemmas.loss_is_convex().prefix("h = −1/ℓ' increases, so η_i < η_j implies q_i < q_j") & tried)
 
 
-def _not_proper() -> Finding:
+def _is_improper() -> Outcome:
     """At q = eta the risk is stationary only if phi takes the same value at both entries."""
     low, top = decimal("0.1"), decimal("0.9")
     proof = prove(lambda gamma: log_phi_rate(low, gamma) - log_phi_rate(top, gamma), [(0.0, 2.0**40)])
-    return settle(proof.prefix("φ(0.1) > φ(0.9)"))
+    return proof.prefix("φ(0.1) > φ(0.9)")
 
 
 def _fixed_points() -> Finding:
@@ -107,7 +86,7 @@ def _regimes() -> Finding:
     reduction = (
         "Ψ_top < q_top if and only if Σ q_l (φ_top/φ_l − 1) > 0; φ increases up to τ_oc, and φ_l > φ_top above τ_uc"
     )
-    return settle(lemmas.threshold_is_below_half().prefix(reduction) & _search_sizes(_regime_violation))
+    return settle(lemmas.threshold_is_below_half().prefix(reduction) & search_sizes(_regime_violation))
 
 
 def _underconfident_above_half() -> Finding:
@@ -128,27 +107,6 @@ def _gap_grows() -> Finding:
     return settle(lemmas.binary_gap_grows().prefix("s(p) − s(1−p) < logit p") & tried)
 
 
-def _recovers() -> Finding:
-    """For eta = Psi(q) the risk is stationary at q on the simplex: eta_i l'(q_i) is the same for all i."""
-
-    def multiplier(g: mp.mpf, row: int, i: int) -> mp.mpf:
-        q = [mp.mpf(v) for v in ROWS[row]]
-        return mp_posterior(q, g)[i] * mp.diff(lambda p: mp_loss(p, g), q[i])
-
-    points = [(g, row, i) for g in GAMMAS for row in range(len(ROWS)) for i in (1, 2)]
-    stationary = check_identity(multiplier, lambda g, row, _: multiplier(g, row, 0), points, tolerance="1e-15")
-    return settle(
-        stationary._replace(words=f"η_i ℓ'(q_i) is the same for all i: {stationary.words}") & lemmas.loss_is_convex()
-    )
-
-
-def _keeps_decision() -> Finding:
-    return settle(
-        lemmas.loss_is_convex().reword("h increases strictly on (0, 1) (see 001-thm-3)")
-        & _search_sizes(_order_violation)
-    )
-
-
 def _phi_is_derivative() -> Finding:
     points = [(p, g) for p in ("0.001", "0.2", "0.5", "0.99") for g in GAMMAS]
     return settle(
@@ -160,16 +118,38 @@ def _footnote() -> Finding:
     """Near the uniform vector, Psi lowers the top score if and only if phi'(1/K) > 0, that is k(1/K, gamma) > 0."""
     fifth, quarter = decimal("0.2"), decimal("0.25")
     edge = slope_sign(fifth, arb(0)) / fifth  # the gamma at which k(1/5, gamma) = 0
-    at_edge = decide(slope_sign(fifth, decimal("0.03")), "", "K = 5, γ = 0.03: k(1/5, γ) < 0, underconfident")
-    below = decide(
-        slope_sign(fifth, decimal("0.0293")), "K = 5, γ = 0.0293: k(1/5, γ) > 0, overconfident", "not at 0.0293"
-    )
+    printed, _ = compare_printed([("the edge of γ for K = 5", float(edge.mid()), "0.03")])
     four = decide(-slope_sign(quarter, arb(0)), "K = 4: k(1/4, γ) < 0 for every γ ≥ 0", "K = 4 can be overconfident")
     elsewhere = lemmas.confidence_falls(("0.333", "0.333", "0.333", "0.001"), "1")
-    far = f"{at_edge.words}; away from the uniform vector, four classes are enough: {elsewhere.words}"
-    printed = at_edge._replace(words=far)
-    where = f"near the uniform vector, K = 5 and γ < {format_ball(edge, 4)}"
-    return settle(printed, inside=below & four, where=where)
+    far = elsewhere.prefix("the limit max q → 1/K matters, elsewhere four classes are enough")
+    return settle(
+        printed.reword(f"K = 5: k(1/5, γ) > 0 for γ < {format_ball(edge, 4)}, which rounds to 0.03") & four & far
+    )
+
+
+def _proper_is_calibrated() -> Finding:
+    """The minimizer of a strictly proper loss is eta itself; focal loss shows that the converse is false."""
+
+    def loss_of_another(rows: np.ndarray) -> np.ndarray:
+        """Minus the excess loss of the best prediction in which the top class is not ahead: the top two tie."""
+        other = rows.copy()
+        other[:, :2] = rows[:, :2].mean(axis=1, keepdims=True)
+        log = np.sum(rows * (np.log(other) - np.log(rows)), axis=1)
+        return np.maximum(log, -np.sum((rows - other) ** 2, axis=1))
+
+    def untied(rng: np.random.Generator, count: int) -> np.ndarray:
+        rows = simplex_rows(rng, count, classes=5)
+        rows[:, 0] += 0.01
+        return np.asarray(rows / rows.sum(axis=1, keepdims=True))
+
+    implied = search(loss_of_another, untied, budget=20_000, least=-1e-9)
+    converse = lemmas.loss_is_convex() & _is_improper()
+    return settle(
+        implied.prefix("q* = η has the arg max of η, and with any other arg max log-loss and Brier score are higher")
+        & converse.reword(
+            "focal loss with γ > 0 is classification-calibrated (001-thm-3), not strictly proper (001-thm-5)"
+        )
+    )
 
 
 def _talk_table() -> Finding:
@@ -198,8 +178,6 @@ def draw_phi(ax: Axes) -> None:
     ax.set(xlim=(0, 1), ylim=(0, 1.9), xlabel="top score", ylabel="φ")
     ax.legend(loc="upper right", ncols=2, framealpha=1, edgecolor="none", fontsize="small")
 
-
-_ANY = "γ ≥ 0, any number of classes"
 
 CLAIMS = (
     not_checkable("001-def-1", "Definition 1", "The Bayes-optimal classifier predicts arg max η.", DEFINITION),
@@ -237,7 +215,15 @@ CLAIMS = (
         "Focal loss is not strictly proper for any γ > 0: q = η = (0.9, 0.1) is not stationary, since φ(0.1) ≠ φ(0.9).",
         CheckMethod.BALLS,
         "0 < γ ≤ 10¹²",
-        _not_proper,
+        lambda: settle(_is_improper()),
+    ),
+    Claim(
+        "001-text-proper",
+        "Section 4.1, below Definition 4",
+        "Every strictly proper loss is classification-calibrated, and the converse is false.",
+        CheckMethod.BALLS,
+        "implication: by definition, and log-loss and Brier score, five classes; converse: focal loss, 0 < γ ≤ 10¹²",
+        _proper_is_calibrated,
     ),
     Claim(
         "001-prop-6",
@@ -291,9 +277,9 @@ CLAIMS = (
     Claim(
         "001-footnote-2",
         "Footnote 2",
-        "A minimizer can be overconfident with as few as K = 5 classes if γ ≤ 0.03 and max q → 1/K.",
+        "As max q → 1/K, a minimizer can be overconfident with as few as K = 5 classes, if γ ≤ 0.03.",
         CheckMethod.BALLS,
-        "K = 4 and 5; near the uniform vector and anywhere",
+        "K = 4 and 5, near the uniform vector; the edge of γ rounded to two decimals",
         _footnote,
     ),
     Claim(
@@ -311,22 +297,6 @@ CLAIMS = (
         CheckMethod.BALLS,
         "all γ ≥ 0, 1/2 ≤ p ≤ 1; search: γ = 1.9 and 2",
         _gap_grows,
-    ),
-    Claim(
-        "001-thm-11",
-        "Theorem 11",
-        "η = Ψ(q): the map Ψ_i = h(q_i) / Σ h(q_l) with h = p/φ(p) recovers the posterior from the minimizer.",
-        CheckMethod.IDENTITY,
-        "four vectors of three classes, γ from 0.01 to 20; convexity for all γ ≥ 0",
-        _recovers,
-    ),
-    Claim(
-        "001-prop-12",
-        "Proposition 12",
-        "Ψ keeps the arg max for every γ ≥ 0.",
-        CheckMethod.BALLS,
-        _ANY + "; search: 2 to 40 classes, γ from 0.05 to 10",
-        _keeps_decision,
     ),
     Claim(
         "001-talk-table",

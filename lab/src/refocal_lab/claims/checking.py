@@ -12,21 +12,27 @@ from flint import ctx
 
 from refocal_lab.claims import (
     charoenphakdee2021,
+    charoenphakdee2021_map,
     kimura2024,
     kimura2024_curvature,
     komisarenko2024,
     komisarenko2024_map,
     komisarenko2024_numbers,
+    komisarenko2024_tables,
     mukhoti2020,
     mukhoti2020_entropy,
+    mukhoti2020_linear,
     mukhoti2020_tables,
+    networks,
 )
 from refocal_lab.claims.balls import PRECISION
 from refocal_lab.claims.claim import Claim, ClaimRecord
 
 _MODULES = (
-    *(charoenphakdee2021, mukhoti2020, mukhoti2020_entropy, mukhoti2020_tables),
-    *(komisarenko2024, komisarenko2024_map, komisarenko2024_numbers, kimura2024, kimura2024_curvature),
+    *(charoenphakdee2021, charoenphakdee2021_map),
+    *(mukhoti2020, mukhoti2020_entropy, mukhoti2020_tables, mukhoti2020_linear),
+    *(komisarenko2024, komisarenko2024_map, komisarenko2024_numbers, komisarenko2024_tables),
+    *(kimura2024, kimura2024_curvature, networks),
 )
 
 

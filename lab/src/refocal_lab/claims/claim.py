@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,9 @@ class ClaimVerdict(StrEnum):
     IN_PART = "holds in part"
     REFUTED = "refuted"
     MISPRINT = "misprint"
+    REPRODUCED = "reproduced"
+    REPRODUCED_IN_PART = "reproduced in part"
+    NOT_REPRODUCED = "not reproduced"
     NOT_CHECKABLE = "not checkable"
 
 
@@ -30,6 +33,7 @@ class CheckMethod(StrEnum):
     SEARCH = "search"
     MONTE_CARLO = "Monte Carlo"
     TABLE = "printed table"
+    NETWORKS = "trained networks"
     NONE = "none"
 
 
@@ -74,7 +78,7 @@ class Finding(NamedTuple):
 
 # why a claim is not checkable
 DEFINITION = "a definition"
-ABOUT_NETWORKS = "a statement about trained networks; experiments measure it"
+ABOUT_NETWORKS = "a statement about trained networks; the gallery measures it"
 
 _HYPHEN_BEFORE_NUMBER = re.compile(r"(?<![\w.])-(?=[\d.])")
 
@@ -121,7 +125,12 @@ class ClaimRecord(NamedTuple):
 
 
 def settle(
-    printed: Outcome, *, inside: Outcome | None = None, where: str = "", corrected: Outcome | None = None
+    printed: Outcome,
+    *,
+    inside: Outcome | None = None,
+    where: str = "",
+    corrected: Outcome | None = None,
+    instead: Outcome | None = None,
 ) -> Finding:
     """Derive the verdict from the outcomes of the checks.
 
@@ -129,23 +138,26 @@ def settle(
         printed: The statement as printed, on its whole domain.
         inside: The statement on the smaller domain `where`.
         where: The smaller domain, in words.
-        corrected: The corrected statement.
+        corrected: The corrected statement, if nothing in the paper rests on the printed one.
+        instead: What is true instead, if conclusions of the paper rest on the printed statement.
 
     Returns:
         `holds` if the printed statement holds. Otherwise `misprint` if the corrected statement holds, `holds in part`
         if the statement holds on the smaller domain, else `refuted`.
 
     Raises:
-        RuntimeError: If a checker could not decide.
+        RuntimeError: If a checker could not decide, or if what is said to be true instead is not.
 
     Example:
         >>> settle(Outcome(False, "fails at 2"), corrected=Outcome(True, "with + it holds")).verdict.value
         'misprint'
+        >>> settle(Outcome(False, "fails at 2"), instead=Outcome(True, "with + it holds")).evidence
+        'fails at 2. Instead: with + it holds'
     """
-    for outcome in (printed, inside, corrected):
-        if outcome is not None and outcome.holds is None:
-            msg = f"the check could not decide: {outcome.words}"
-            raise RuntimeError(msg)
+    _require_decisions(printed, inside, corrected, instead)
+    if instead is not None and not instead.holds:
+        msg = f"what should hold instead does not: {instead.words}"
+        raise RuntimeError(msg)
     if printed.holds:
         return _make_finding(ClaimVerdict.HOLDS, printed.words)
     if corrected is not None and corrected.holds:
@@ -154,7 +166,44 @@ def settle(
         return _make_finding(ClaimVerdict.IN_PART, f"{where}: {inside.words}. Elsewhere: {printed.words}")
     tried = [] if inside is None else [f"{where}: {inside.words}"]
     tried += [] if corrected is None else [f"the correction fails too: {corrected.words}"]
-    return _make_finding(ClaimVerdict.REFUTED, "; ".join([printed.words, *tried]))
+    true = "" if instead is None else f". Instead: {instead.words}"
+    return _make_finding(ClaimVerdict.REFUTED, "; ".join([printed.words, *tried]) + true)
+
+
+def settle_reproduction(trials: Sequence[Outcome], *, explanation: Outcome | None = None) -> Finding:
+    """Derive the verdict on a statement about networks or settings that are not the paper's.
+
+    Args:
+        trials: The statement for each of our networks or settings.
+        explanation: Why some disagree, with the experiment that tests it.
+
+    Returns:
+        `reproduced` if all trials agree with the statement, `not reproduced` if none does, else `reproduced in part`.
+        An explanation that its experiment does not confirm is reported as such.
+
+    Raises:
+        RuntimeError: If a checker could not decide.
+
+    Example:
+        >>> settle_reproduction([Outcome(True, "A: yes"), Outcome(False, "B: no")]).verdict.value
+        'reproduced in part'
+    """
+    _require_decisions(*trials, explanation)
+    agreeing = sum(bool(trial.holds) for trial in trials)
+    verdict = ClaimVerdict.REPRODUCED_IN_PART
+    if agreeing in {0, len(trials)}:
+        verdict = ClaimVerdict.REPRODUCED if agreeing else ClaimVerdict.NOT_REPRODUCED
+    words = "; ".join(trial.words for trial in trials)
+    if explanation is not None:
+        words += f". {'A likely explanation' if explanation.holds else 'Not the explanation'}: {explanation.words}"
+    return _make_finding(verdict, words)
+
+
+def _require_decisions(*outcomes: Outcome | None) -> None:
+    for outcome in outcomes:
+        if outcome is not None and outcome.holds is None:
+            msg = f"the check could not decide: {outcome.words}"
+            raise RuntimeError(msg)
 
 
 def _make_finding(verdict: ClaimVerdict, evidence: str) -> Finding:

@@ -65,6 +65,20 @@ def rounds_to(value: float, printed: str) -> bool:
     return f"{value:.{decimals}f}" == f"{float(printed):.{decimals}f}"
 
 
+def is_about(value: float, printed: str) -> bool:
+    """Tell whether a computed value agrees with a number that is printed with ≈, "about" or "around".
+
+    Args:
+        value: The computed value.
+        printed: The printed number; the value may differ by one unit of its last digit.
+
+    Example:
+        >>> is_about(0.6266, "0.62"), is_about(0.6266, "0.61")
+        (True, False)
+    """
+    return abs(value - float(printed)) < 10.0 ** -len(printed.partition(".")[2])
+
+
 def compare_printed(values: Sequence[tuple[str, float, str]]) -> tuple[Outcome, str]:
     """Compare computed values with printed ones.
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
+from flint import arb
 
-from refocal_lab.claims.balls import decide, decimal, expm1_ratio, prove
+from refocal_lab.claims.balls import decide, decimal, expm1_ratio, format_ball, prove
 from refocal_lab.claims.claim import DEFINITION, CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.identities import check_identity, is_cross_entropy
 from refocal_lab.claims.mukhoti2020_entropy import entropy_bound
@@ -70,6 +71,25 @@ def _maximum_entropy() -> Finding:
     points = [(beta, step) for beta in ("-1", "0.5", "2") for step in ("-0.03", "0.01", "0.04")]
     found = check_identity(lambda b, t: entropy(_gibbs(b)) - entropy(others(b, t)), divergence, points)
     return settle(found.prefix("H(p̃) − H(p) = KL(p‖p̃), which is positive unless p = p̃"))
+
+
+def _chain_rule() -> Finding:
+    """Two parameters, under which the label has entropies log(2) and 0; theta is the first one with probability w.
+
+    Then H(y | theta) = w log 2, and H(theta) is largest at w = 1/2.
+    """
+    half, tenth = decimal("0.5"), decimal("0.1")
+
+    def entropy(w: arb) -> arb:
+        return -w * w.log() - (1 - w) * (1 - w).log()
+
+    falls = (entropy(half) - entropy(tenth)).min(half * decimal("2").log() - tenth * decimal("2").log())
+    words = (
+        "two parameters, one with predictions (1/2, 1/2) and one with (1, 0): if the first has probability 0.1 instead "
+        f"of 0.5, H(θ) falls from {format_ball(entropy(half), 3)} to {format_ball(entropy(tenth), 3)}, and H(y | x; θ) "
+        "falls too, from 0.347 to 0.0693; H(y, θ | x) is not constant. Theorem 1 then maximizes H(θ), the opposite"
+    )
+    return settle(decide(falls, words, "no counterexample").as_counterexample())
 
 
 def _stationary() -> Finding:
@@ -243,6 +263,14 @@ CLAIMS = (
         CheckMethod.IDENTITY,
         "three parameters with losses 0.1, 0.5 and 2; β = −1, 0.5, 2",
         _maximum_entropy,
+    ),
+    Claim(
+        "004-thm-1-chain",
+        "Proof of Theorem 1, first step",
+        "Because H(y | x; θ) = H(y, θ | x) − H(θ), maximizing H(y | x; θ) is equal to minimizing H(θ).",
+        CheckMethod.BALLS,
+        "two parameters, two classes",
+        _chain_rule,
     ),
     Claim(
         "004-eq-12",

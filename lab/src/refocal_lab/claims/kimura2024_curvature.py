@@ -12,7 +12,7 @@ from refocal_lab.claims import lemmas
 from refocal_lab.claims.balls import c, decide, decimal, format_ball, loss_slope, phi, prove, s
 from refocal_lab.claims.claim import ABOUT_NETWORKS, CheckMethod, Claim, Finding, Outcome, not_checkable, settle
 from refocal_lab.claims.identities import check_identity, is_cross_entropy, mp_loss, mp_phi
-from refocal_lab.claims.sampling import check_at_least
+from refocal_lab.claims.sampling import check_at_least, search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,16 +27,34 @@ def printed_gradient(p: Any, gamma: Any) -> Any:
 
 
 def _curvature_term() -> Finding:
-    """For p(t) = p0 e^(-t^2/2), the second derivative at t = 0 is 1 for -log p, and phi(p0) for focal loss."""
+    """FL is a function F of u = -log p with F' = phi(p) and F'' = -p phi'(p), so FL'' = phi u'' - p phi' u'^2.
 
-    def second(p0: Any, g: Any) -> Any:
+    For one sample at its own maximum, u' = 0. At the maximum of the likelihood of a data set, only the sum of the u' of
+    its samples is 0.
+    """
+
+    def at_maximum(p0: Any, g: Any) -> Any:
+        """The second derivative at t = 0 for p(t) = p0 e^(-t^2/2), where that of -log p is 1."""
         return mp.diff(lambda t: mp_loss(p0 * mp.exp(-(t**2) / 2), g), 0, 2)
 
-    printed = check_identity(second, lambda p0, g: (1 - p0) ** g, _POINTS, tolerance="1e-10")
-    corrected = check_identity(second, mp_phi, _POINTS, tolerance="1e-10")
+    def along_logit(p0: Any, g: Any) -> Any:
+        z = mp.log(p0 / (1 - p0))
+        return mp.diff(lambda t: mp_loss(1 / (1 + mp.exp(-z - t)), g), 0, 2)
+
+    def two_terms(p: Any, g: Any) -> Any:
+        """With p = sigmoid(z), u'' = p (1 - p) and u' = p - 1."""
+        return mp_phi(p, g) * p * (1 - p) - p * mp.diff(lambda v: mp_phi(v, g), p) * (1 - p) ** 2
+
+    printed = check_identity(at_maximum, lambda p0, g: (1 - p0) ** g, _POINTS, tolerance="1e-10")
+    factor = check_identity(at_maximum, mp_phi, _POINTS, tolerance="1e-10")
+    both = check_identity(along_logit, two_terms, _POINTS, tolerance="1e-10")
     return settle(
-        printed._replace(words=f"the factor is not (1−p)^γ, (p, γ) {printed.words}"),
-        corrected=corrected.prefix("the factor is φ = (1−p)^γ − γ(1−p)^(γ−1) p log p"),
+        printed._replace(words=f"even for one sample the factor is not (1−p)^γ, (p, γ) {printed.words}"),
+        instead=(factor & both).reword(
+            "the second derivative is φ ∂²ℓ − p φ'(p) ∂ℓ ∂ℓᵀ with φ = (1−p)^γ − γ(1−p)^(γ−1) p log p; the second term "
+            "vanishes at the maximum of one sample's likelihood, but not for the samples of a data set at the maximum "
+            f"of theirs: {both.words}. Section 3.1 concludes from Eq. 28 that γ reduces the curvature"
+        ),
     )
 
 
@@ -60,7 +78,7 @@ def _gradient_formula() -> Finding:
         return mp.diff(lambda v: mp_loss(v, g), p)
 
     printed = check_identity(true, printed_gradient, _POINTS, tolerance="1e-12")
-    corrected = check_identity(
+    true_one = check_identity(
         true, lambda p, g: g * (1 - p) ** (g - 1) * mp.log(p) - (1 - p) ** g / p, _POINTS, tolerance="1e-12"
     )
     mend = "ℓ' = γ(1−p)^(γ−1) log p − (1−p)^γ/p"
@@ -68,7 +86,7 @@ def _gradient_formula() -> Finding:
         printed._replace(
             words=f"g is not the derivative, (p, γ) {printed.words}; at γ = 0 the printed g is −log p, the loss itself"
         ),
-        corrected=corrected.prefix(mend),
+        instead=true_one.reword(f"{mend}: {true_one.words}. The advice γ > 1/2 rests on Eq. 30 (004-text-gamma-half)"),
     )
 
 
@@ -110,6 +128,66 @@ def _gamma_above_half() -> Finding:
     near = decide(decimal("1e-6") - abs(value), f"γ = 1/4: ℓ' = {format_ball(value, 2)} at 1 − p = 10⁻³⁰", "no limit")
     found = slope_vanishes() & near
     return settle(found.as_counterexample())
+
+
+def _entropy_and_curvature() -> Finding:
+    """Two classes: d/dp of the entropy is log((1-p)/p) and of p (1 - p), the curvature in the logit, 1 - 2p.
+
+    The Gibbs distribution of a quadratic loss c t^2 / 2 of given mean delta is normal with variance 2 delta / c.
+    """
+    both_rise = prove(lambda p: ((1 - p) / p).log().min(1 - 2 * p), [(2.0**-30, 0.499)])
+
+    def entropy(c_: Any, delta: Any) -> Any:
+        beta = 1 / (2 * delta)
+        total = mp.quad(lambda t: mp.exp(-beta * c_ * t**2 / 2), [-mp.inf, 0, mp.inf])
+        mean = mp.quad(lambda t: c_ * t**2 / 2 * mp.exp(-beta * c_ * t**2 / 2), [-mp.inf, 0, mp.inf]) / total
+        return mp.log(total) + beta * mean
+
+    points = [(c_, delta) for c_ in ("0.1", "1", "50") for delta in ("0.2", "3")]
+    flat = check_identity(
+        entropy, lambda c_, delta: mp.log(4 * mp.pi * mp.e * delta / c_) / 2, points, tolerance="1e-15"
+    )
+    words = (
+        "the entropy of the predictions, which Lemma 1 rewards, and the curvature p(1−p) of cross-entropy in the logit "
+        "both rise from p = 0 to 1/2 and peak there: more entropy comes with more curvature"
+    )
+    return settle(
+        both_rise.reword(f"{words}, {both_rise.words}").as_counterexample(),
+        inside=flat.prefix("it is ½ log(4πeδ/c), so flatter minima have more entropy"),
+        where="for the entropy of the distribution of θ in Theorem 1 around a quadratic minimum of curvature c",
+    )
+
+
+def _curvature_and_lipschitz() -> Finding:
+    """Cross-entropy as a function of the logit has slope 1 - p in size and curvature p (1 - p)."""
+    low, half = decimal("1e-6"), decimal("0.5")
+    smaller, steeper = half * (1 - half) - low * (1 - low), (1 - low) - (1 - half)
+
+    def excess(rows: np.ndarray) -> np.ndarray:
+        """How far |f'(x)| exceeds x times the largest |f''| on [0, x], for polynomials with f'(0) = 0."""
+        x, coefficients = rows[:, :1], rows[:, 1:]
+        powers = np.arange(2, 2 + coefficients.shape[1])
+        grid = x * np.linspace(0, 1, 201)
+        bend = np.abs(
+            np.sum((coefficients * powers * (powers - 1))[:, None, :] * grid[..., None] ** (powers - 2), axis=2)
+        )
+        slope = np.abs(np.sum(coefficients * powers * x ** (powers - 1), axis=1))
+        return slope - 1.001 * x[:, 0] * bend.max(axis=1)  # the grid may miss the peak by a little
+
+    def candidates(rng: np.random.Generator, count: int) -> np.ndarray:
+        return np.hstack([rng.uniform(0, 2, (count, 1)), rng.standard_normal((count, 5))])
+
+    words = (
+        "cross-entropy in the logit: at p = 10⁻⁶ the curvature p(1−p) is 10⁻⁶ and the slope 1 − p nearly 1, its "
+        "largest value; at p = 1/2 the curvature is 0.25, its largest value, and the slope 0.5. A linear function has "
+        "no curvature and any Lipschitz constant"
+    )
+    near = search(excess, candidates, budget=5_000)
+    return settle(
+        decide(smaller.min(steeper), words, "not at these points").as_counterexample(),
+        inside=near.prefix("the slope is at most the distance times the largest curvature on the way"),
+        where="around a stationary point, by the mean value theorem",
+    )
 
 
 def _figure_gamma() -> Finding:
@@ -197,9 +275,9 @@ CLAIMS = (
     Claim(
         "004-eq-28",
         "Equation 28",
-        "Near the maximum of the likelihood, the curvature of focal loss is (1−p)^γ times that of −log p.",
+        "At the maximum of the likelihood, the curvature of focal loss is (1−p)^γ times that of ℓ = −log p.",
         CheckMethod.IDENTITY,
-        "p(t) = p0 e^(−t²/2), p0 = 0.1, 0.5, 0.9, γ from 0.25 to 5",
+        "p(t) = p0 e^(−t²/2) and p(t) = sigmoid(z + t), p0 = 0.1, 0.5, 0.9, γ from 0.25 to 5",
         _curvature_term,
     ),
     Claim(
@@ -207,8 +285,17 @@ CLAIMS = (
         "Below Equation 28",
         "A larger γ makes the curvature term smaller.",
         CheckMethod.BALLS,
-        "the true factor φ, γ ≥ 0",
+        "the true factor φ of ∂²ℓ, γ ≥ 0",
         _larger_gamma_flattens,
+    ),
+    Claim(
+        "004-text-entropy-curvature",
+        "Section 5",
+        "Maximizing entropy is equivalent to regularization that keeps the curvature from growing.",
+        CheckMethod.BALLS,
+        "predictions: two classes, 2⁻³⁰ ≤ p ≤ 0.499, curvature in the logit; θ: losses cθ²/2 with c = 0.1, 1, 50 and "
+        "mean δ = 0.2, 3",
+        _entropy_and_curvature,
     ),
     not_checkable(
         "004-conj-1",
@@ -221,6 +308,14 @@ CLAIMS = (
         "Definition 3",
         "f is Lipschitz continuous with constant L if |f(u) − f(v)| < L‖u − v‖ for all u, v.",
         "a definition; < must be ≤, because u = v is allowed",
+    ),
+    Claim(
+        "004-text-lipschitz",
+        "Below Definition 3",
+        "A small curvature leads to a small Lipschitz constant.",
+        CheckMethod.BALLS,
+        "cross-entropy of two classes as a function of the logit; search: polynomials of degree 6 with f'(0) = 0",
+        _curvature_and_lipschitz,
     ),
     Claim(
         "004-eq-30",

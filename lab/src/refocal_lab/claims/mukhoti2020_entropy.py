@@ -13,7 +13,6 @@ from refocal_lab.claims import lemmas
 from refocal_lab.claims.balls import c, decide, decimal, format_ball, prove, s
 from refocal_lab.claims.claim import CheckMethod, Claim, Finding, Outcome, settle
 from refocal_lab.claims.identities import check_identity
-from refocal_lab.claims.mukhoti2020 import COPY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,17 +73,18 @@ def _third_line() -> Finding:
     def start(g: Any) -> Any:
         return -mp.fsum((1 - g * b) * a * mp.log(b) for a, b in zip(p, q, strict=True))
 
-    def expanded(g: Any, sign: int) -> Any:
+    def expanded(g: Any, *, absolute: bool) -> Any:
         tail = mp.fsum(a * b * mp.log(b) for a, b in zip(p, q, strict=True))
-        return -mp.fsum(a * mp.log(b) for a, b in zip(p, q, strict=True)) + sign * g * tail
+        return -mp.fsum(a * mp.log(b) for a, b in zip(p, q, strict=True)) - g * (abs(tail) if absolute else tail)
 
-    printed = check_identity(start, lambda g: expanded(g, -1), [("1",), ("2",)])
-    corrected = check_identity(start, lambda g: expanded(g, 1), [("1",), ("2",)])
-    mend = "−Σ(1−γq)p log q = −Σ p log q + γ Σ p q log q"
-    return settle(
-        printed.prefix(f"{COPY}, the sign of γ is −; p = (0.7, 0.3), q = (0.6, 0.4), γ"),
-        corrected=corrected.prefix(mend),
+    points = [("1",), ("2",)]
+    printed = check_identity(start, lambda g: expanded(g, absolute=True), points)
+    bare = check_identity(start, lambda g: expanded(g, absolute=False), points)
+    note = (
+        "our text copy has no bars, but the remark beside the line, log q ≤ 0, and the bars in the next line call for "
+        f"them; without them the line fails, γ {bare.words}"
     )
+    return settle(printed._replace(words=f"p = (0.7, 0.3), q = (0.6, 0.4): {printed.words}; {note}"))
 
 
 def _more_entropy() -> Finding:
@@ -131,7 +131,7 @@ CLAIMS = (
     Claim(
         "002-appendix-h-line-3",
         "Appendix H, third line",
-        "−Σ(1−γq)p log q = −Σ p log q − γ Σ p q log q.",
+        "−Σ(1−γq)p log q = −Σ p log q − γ |Σ p q log q|.",
         CheckMethod.IDENTITY,
         "two classes, γ = 1 and 2",
         _third_line,

@@ -19,7 +19,17 @@ _STYLES = {
     ClaimVerdict.IN_PART: "yellow",
     ClaimVerdict.REFUTED: "bold red",
     ClaimVerdict.MISPRINT: "magenta",
+    ClaimVerdict.REPRODUCED: "green",
+    ClaimVerdict.REPRODUCED_IN_PART: "yellow",
+    ClaimVerdict.NOT_REPRODUCED: "bold red",
     ClaimVerdict.NOT_CHECKABLE: "dim",
+}
+_DISAGREEMENTS = {
+    "Refuted; the evidence is in the tables below:": (ClaimVerdict.REFUTED,),
+    "Not what we find, or only in part, with an experiment that explains it if we have one:": (
+        ClaimVerdict.NOT_REPRODUCED,
+        ClaimVerdict.REPRODUCED_IN_PART,
+    ),
 }
 _INTRODUCTION = """# The papers' claims, checked
 
@@ -32,7 +42,9 @@ page agrees with the computation.
 | holds | true as printed, on the whole domain |
 | holds in part | true on a smaller domain, which the evidence names; it also shows a violation outside of it |
 | refuted | false; the evidence gives the smallest counterexample found |
-| misprint | false as printed, true with the correction that the evidence gives |
+| misprint | false as printed, true with the correction that the evidence gives; no conclusion rests on the error |
+| reproduced, reproduced in part, not reproduced | whether our networks agree, or our computation if the paper leaves \
+its setting open; the paper's own networks and settings may still have done what it says |
 | not checkable | a definition, or a statement about all networks |
 
 | method | meaning |
@@ -42,11 +54,13 @@ page agrees with the computation.
 | search | random or exhaustive candidates, with budget and seed; ball arithmetic confirms violations |
 | Monte Carlo | a statistical test with a stated error probability |
 | printed table | the sentence is compared with the paper's own table |
+| trained networks | measured on the logits and training histories of [the zoo](../zoo/README.md) |
 
 Notation: p is the probability of a class and q = 1 − p; q with an index is an entry of a vector of scores. L = −log p,
 s = pL/(1−p), ℓ = −(1−p)^γ log p, φ = −pℓ', h = p/φ, Ψ_i = h(q_i)/Σ h(q_l). η is the true posterior, H is entropy. A
-printed number is right if the computed value rounds to it. The formulas were read from text copies of the papers, which
-can lose fraction bars and signs; the evidence says so if it matters.
+printed number is right if the computed value rounds to it. A number after ≈, "about" or "around" may be off by one unit
+of its last digit. The formulas were read from text copies of the papers, which can lose fraction bars, absolute values
+and signs. What such a loss explains is not held against a paper; the evidence says so.
 """
 
 
@@ -74,6 +88,7 @@ def render_claim(record: ClaimRecord) -> RenderableType:
 def render_markdown(records: Sequence[ClaimRecord]) -> str:
     """Write the Markdown page of all claims."""
     parts = [_INTRODUCTION, f"There are {len(records)} claims. Verdicts: {_count_verdicts(records)}.\n"]
+    parts += _list_disagreements(records)
     for number, paper in PAPERS.items():
         rows = [record for record in records if record.paper == number]
         if not rows:
@@ -123,6 +138,21 @@ def save_plot(claim: Claim, path: str | os.PathLike[str], *, overwrite: bool) ->
 def _count_verdicts(records: Sequence[ClaimRecord]) -> str:
     counts = Counter(record.verdict for record in records)
     return ", ".join(f"{verdict.value}: {counts[verdict]}" for verdict in ClaimVerdict if counts[verdict])
+
+
+def _list_disagreements(records: Sequence[ClaimRecord]) -> list[str]:
+    """List the statements that are false, and those that our networks or computations do not bear out."""
+    lines = []
+    for heading, verdicts in _DISAGREEMENTS.items():
+        found = [record for record in records if record.verdict in verdicts]
+        lines += [f"{heading}\n"] if found else []
+        lines += [
+            f"- `{record.id}`, {PAPERS[record.paper].short}: {_escape_cell(record.statement)}"
+            + (f" ({record.verdict})" if len(verdicts) > 1 else "")
+            for record in found
+        ]
+        lines += [""] if found else []
+    return lines
 
 
 def _render_row(record: ClaimRecord) -> str:

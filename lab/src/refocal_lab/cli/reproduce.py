@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refocal.cli.options import Commands, add_command, add_engine
-from refocal_lab.cli.clone import find_folder, require_folder
 from refocal_lab.cli.options import add_zoo
+from refocal_lab.clone import find_folder, require_folder
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,8 +6,8 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from refocal.cli.options import Commands, add_command, add_group
-from refocal_lab.cli.clone import require_folder
 from refocal_lab.cli.options import add_zoo
+from refocal_lab.clone import require_folder
 
 if TYPE_CHECKING:
     import numpy as np

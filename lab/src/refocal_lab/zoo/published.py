@@ -1,4 +1,10 @@
-"""Published numbers of the papers' tables, for the same network, data set and loss."""
+"""Published numbers of the papers' tables, for the same network, data set and loss.
+
+`published.json` has the numbers as printed, table by table; null stands for a number that our copy of a paper lost.
+Columns that a paper prints in several tables are there once. Table 1 of Komisarenko and Kull (2024) lists the same six
+losses for each data set. Where the name of a loss is illegible, it follows from this order: γ = 7 and FLSD-53 on
+CIFAR-100, γ = 3 on CIFAR-10.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +29,11 @@ class TableCell(NamedTuple):
     value: float
     deviation: float | None
 
+    @property
+    def id(self) -> str:
+        """Paper and table, such as "003-table-1", as in the ids of claims and specs."""
+        return f"{self.paper}-table-{self.table}"
+
 
 Key = tuple[str, str, tuple[str, float | None, float], str, str]
 
@@ -39,7 +50,7 @@ def lookup(
         model: Name of the network.
         variant: Loss, gamma and label smoothing.
         method: One of `refocal_lab.zoo.measures.METHODS`, "ts-adaptive-ece" or "fts-adaptive-ece".
-        measure: One of `refocal_lab.zoo.measures.FUNCTIONS`.
+        measure: One of `refocal_lab.zoo.measures.FUNCTIONS`; or "temperature" or "gamma", the parameters of the method.
 
     Example:
         >>> [found] = lookup("cifar10", "resnet20", ("cross-entropy", None, 0.0), "raw", "error")
@@ -72,13 +83,15 @@ def _numbers() -> dict[Key, list[TableCell]]:
         for row, values in table["rows"].items():
             data, model = row.split()
             for column, value in zip(table["columns"], values, strict=True):
+                if value is None:
+                    continue
                 number, deviation = value if isinstance(value, list) else (value, None)
-                found.setdefault((data, model, parse_variant(column), table["method"], table["measure"]), []).append(
+                measure, unit = table["measure"], table["unit"]
+                if measure == "accuracy":  # in percent
+                    measure, number = "error", round(100 - number, 6)
+                found.setdefault((data, model, parse_variant(column), table["method"], measure), []).append(
                     TableCell(
-                        table["paper"],
-                        table["table"],
-                        number * table["unit"],
-                        None if deviation is None else deviation * table["unit"],
+                        table["paper"], table["table"], number * unit, None if deviation is None else deviation * unit
                     )
                 )
     return found
