@@ -124,6 +124,9 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/calibration_tests.py --jobs $(JOBS) $(if $(DATA),--data $(DATA)/logits) \
 		--out benchmarks/results/calibration_tests.md
 	$(BIN)/python benchmarks/joint_test_bound.py --out benchmarks/results/joint_test_bound.md
+	$(BIN)/python benchmarks/token_intervals.py --out benchmarks/results/token_intervals.md
+	$(BIN)/python benchmarks/detection_intervals.py --out benchmarks/results/detection_intervals.md
+	$(BIN)/python benchmarks/segmentation_intervals.py --out benchmarks/results/segmentation_intervals.md
 	$(BIN)/python benchmarks/conformal.py --jobs $(JOBS) --out benchmarks/results/conformal.md
 	$(BIN)/python benchmarks/label_smoothing.py --zoo lab/zoo --jobs $(JOBS) --out benchmarks/results/label_smoothing.md
 
