@@ -9,10 +9,10 @@ import sys
 import pytest
 
 import refocal
-from refocal import boosting, calibrators, report, scale
+from refocal import boosting, calibrators, detection, report, scale
 
 ROOMS = ["", ".boosting", ".maps", ".stats", ".metrics", ".calibrators", ".predictions", ".report", ".scale", ".cli"]
-ROOMS += [".demo"]
+ROOMS += [".demo", ".detection"]
 HEAVY = ["scipy.fft", "scipy.linalg", "scipy.optimize", "scipy.sparse", "scipy.special", "scipy.stats", "sklearn"]
 HEAVY += ["joblib", "matplotlib", "lightgbm", "onnx", "pandas", "pyarrow", "ray", "torch"]
 
@@ -36,7 +36,9 @@ def test_without_jax_the_error_names_the_extra():
     assert "ModuleNotFoundError: refocal.jax needs jax: pip install 'refocal[jax]'" in done.stderr
 
 
-@pytest.mark.parametrize("package", [refocal, boosting, calibrators, report, scale], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "package", [refocal, boosting, calibrators, detection, report, scale], ids=lambda each: each.__name__
+)
 def test_lazy_names_are_the_public_names(package):
     for name in package.__all__:
         assert getattr(package, name) is not None, name

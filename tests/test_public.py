@@ -86,6 +86,9 @@ ROOMS = {
     "scale": {"numpy", "ray", "sklearn", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.predictions", "refocal.report", "refocal.scale"}
     | BASE,
+    "detection": {"numpy", "rich", "scipy", "refocal.stats", "refocal.metrics", "refocal.calibrators", "refocal.report"}
+    | {"refocal.detection"}
+    | BASE,
     "demo": {"refocal.predictions"},
     "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal._program"},

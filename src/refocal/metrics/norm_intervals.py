@@ -15,7 +15,7 @@ from refocal.metrics.residuals import kernel_residuals
 from refocal.stats.inverted_tests import Direction, Evidence, limits, paired_p_value
 from refocal.stats.kernel_sums import laplacian_vector_products
 from refocal.stats.resampling import Gaps, bootstrap_sums, draw_counts
-from refocal.stats.simulated_sums import SumSimulator
+from refocal.stats.simulated_sums import ColumnSums, SumSimulator
 
 EvidenceFunction = Callable[..., list[Evidence]]  # (request, *scores) -> the evidence of each, resampled together
 _CLEAR = (2, 3)  # standard errors; of 15 gaps without errors, one exceeds 2 in every other sample, and 3 in one of 25
@@ -63,20 +63,11 @@ def residual_evidence(residuals: Callable[..., Gaps]) -> EvidenceFunction:
 
 
 def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.random.Generator) -> Evidence:
-    """The size of the bias depends on where the true gaps are, which is unknown.
-
-    Several directions are tried: all observed gaps; only those beyond two and beyond three standard errors, since the
-    rest may be noise; and the observed gaps moved toward their common mean by the share of noise in their differences,
-    since the same gap everywhere looks uneven, too. With many classes, little is left of the differences that noise
-    adds, and so the mean gap of the classes is another direction. If no gap needs to be real, all claims may be off by
-    the same gap.
-    """
+    """The directions of `find_possible_gaps`; if no gap needs to be real, all claims may be off by the same gap."""
     columns = gaps.columns
     hits = gaps.draw_hits(resamples, rng)
     simulator = SumSimulator(columns, hits, rng=rng, like=like, groups=gaps.groups, mass_share=gaps.mass_share)
-    observed, common, between, errors = _block_gaps(gaps)
-    clear = [np.where(errors > min(least, errors.max() * (1 - 1e-9)), observed, 0.0) for least in _CLEAR]
-    tried = [observed, *clear, between] if gaps.pools is None else [observed, *clear, between, common]
+    tried = find_possible_gaps(columns, blocks=gaps.blocks, pools=gaps.pools)
 
     def error(sums: np.ndarray) -> np.ndarray:
         return gaps.norm(sums) ** gaps.power
@@ -97,7 +88,7 @@ def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.r
 
         return Direction(truth, simulate)
 
-    everywhere = np.ones(len(observed))
+    everywhere = np.ones(len(columns.weight))
     return Evidence(
         float(error(columns.residual)),
         [direction(gap) for gap in tried],
@@ -106,14 +97,30 @@ def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.r
     )
 
 
-def _block_gaps(gaps: Gaps) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def find_possible_gaps(
+    columns: ColumnSums, *, blocks: np.ndarray | None = None, pools: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """Where the true gaps may be, (M,) each: the size of the bias depends on it, and it is unknown.
+
+    Several directions are tried: all observed gaps; only those beyond two and beyond three standard errors, since the
+    rest may be noise; and the observed gaps moved toward their common mean by the share of noise in their differences,
+    since the same gap everywhere looks uneven, too. With many classes, little is left of the differences that noise
+    adds, and so the mean gap of the classes is another direction. `blocks` and `pools` as in `Gaps`.
+    """
+    observed, common, between, errors = _block_gaps(columns, blocks, pools)
+    clear = [np.where(errors > min(least, errors.max() * (1 - 1e-9)), observed, 0.0) for least in _CLEAR]
+    return [observed, *clear, between] if pools is None else [observed, *clear, between, common]
+
+
+def _block_gaps(
+    columns: ColumnSums, blocks: np.ndarray | None, pools: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The gap of each column's block, the mean, a gap between both, and the number of standard errors of the first.
 
     All have shape (M,).
     """
-    columns = gaps.columns
-    blocks = np.arange(len(columns.weight)) if gaps.blocks is None else gaps.blocks
-    pools = np.zeros(len(blocks), dtype=np.intp) if gaps.pools is None else gaps.pools
+    blocks = np.arange(len(columns.weight)) if blocks is None else blocks
+    pools = np.zeros(len(blocks), dtype=np.intp) if pools is None else pools
 
     def add(part: np.ndarray, index: np.ndarray) -> np.ndarray:
         return np.bincount(index, weights=part)[index]
