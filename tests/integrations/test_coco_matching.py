@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from refocal import detection
-
-sys.path.append(str(Path(__file__).parents[1] / "detection"))
 from drawn_boxes import draw_boxes, draw_truth
+from refocal import detection
 
 coco = pytest.importorskip("pycocotools.coco")
 cocoeval = pytest.importorskip("pycocotools.cocoeval")

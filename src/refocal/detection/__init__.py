@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from refocal.detection.calibration import DetectionCalibration, apply, calibrate, cross_calibrate, hold_out
     from refocal.detection.coco import Annotations, CocoError, Detections
     from refocal.detection.evaluation import evaluate
-    from refocal.detection.matching import Matches, match
+    from refocal.detection.matching import Matches, match, measure_overlaps
     from refocal.detection.measures import d_ece, la_ece
     from refocal.detection.record import DetectionReport
 
@@ -18,7 +18,7 @@ __getattr__, __dir__ = lazy_names(
         "calibration": ("DetectionCalibration", "apply", "calibrate", "cross_calibrate", "hold_out"),
         "coco": ("Annotations", "CocoError", "Detections"),
         "evaluation": ("evaluate",),
-        "matching": ("Matches", "match"),
+        "matching": ("Matches", "match", "measure_overlaps"),
         "measures": ("d_ece", "la_ece"),
         "record": ("DetectionReport",),
     },
@@ -39,4 +39,5 @@ __all__ = [
     "hold_out",
     "la_ece",
     "match",
+    "measure_overlaps",
 ]

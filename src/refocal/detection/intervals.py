@@ -31,8 +31,8 @@ def error_interval(
     Noise biases both measures upward, as it does ECE; `refocal.metrics.interval` describes the remedy. If the true gap
     of bin b is g_b, a sample shows the norm of g_b n_b + e_b, with n_b detections in the bin and noise e_b. Both are
     drawn by resampling images (Poisson bootstrap): e_b is the sum of the residuals, each minus the mean of its bin.
-    The bootstrap shows no noise where all outcomes of a bin are equal, so the variance of e_b is at least that of
-    independent detections with one more detection, which is right with the probability that the bin claims.
+    Outcomes that did not occur are not drawn: 12 right boxes of 12 would show no noise. So the variance of e_b is at
+    least that of independent detections whose targets have the mean that g_b says.
 
     Args:
         binned: The detections, from `bin_detections`.
@@ -59,26 +59,27 @@ def error_interval(
         masses.append((mass.T @ counts.T).T)
     sums, drawn = np.concatenate(noise), np.concatenate(masses)
     variance = np.asarray(own.multiply(own).sum(axis=0)).ravel()
-    missing = np.maximum(0.0, _least_variance(binned, count) - variance)
-    sums += np.sqrt(missing) * rng.standard_normal(sums.shape)
-    columns = ColumnSums(
-        count, count, binned.sum_columns(binned.score), binned.sum_columns(binned.target), variance + missing
-    )
-    pools = binned.group if binned.group[-1] > 0 else None
+    noise_floor = _NoiseFloor(binned, count)
+    more = rng.standard_normal(sums.shape)
+    claim = binned.sum_columns(binned.score)
+    least = np.maximum(variance, noise_floor.variance(np.zeros(size)))
+    columns = ColumnSums(count, count, claim, binned.sum_columns(binned.target), least)
 
     def direction(gap: np.ndarray) -> Direction:
         def truth(t: float) -> float:
             return float(binned.error(count * columns.bound(t * gap), count))
 
         def simulate(t: float) -> np.ndarray:
-            return binned.error(columns.bound(t * gap) * drawn + sums, drawn)
+            true = columns.bound(t * gap)
+            missing = np.sqrt(np.maximum(0.0, noise_floor.variance(true) - variance))
+            return binned.error(true * drawn + sums + missing * more, drawn)
 
         return Direction(truth, simulate)
 
     everywhere = np.ones(size)
     evidence = Evidence(
         value,
-        [direction(gap) for gap in find_possible_gaps(columns, pools=pools)],
+        [direction(gap) for gap in find_possible_gaps(columns, pools=binned.group if binned.group[-1] > 0 else None)],
         [direction(everywhere), direction(-everywhere)],
         1.0,
     )
@@ -97,9 +98,21 @@ def mean_interval(values: np.ndarray, matches: Matches, *, level: float = LEVEL)
     return Interval(center, center - half, center + half)
 
 
-def _least_variance(binned: BinnedDetections, count: np.ndarray) -> np.ndarray:
-    """The variance of the summed targets of independent detections, one of which is added to each column."""
-    claim = binned.sum_columns(binned.score) / count
-    mean = (binned.sum_columns(binned.target) + claim) / (count + 1)
-    square = (binned.sum_columns(binned.target**2) + claim) / (count + 1)
-    return count * np.maximum(0.0, square - mean**2)
+class _NoiseFloor:
+    """The variance of the summed targets of independent detections, by the true gaps.
+
+    A target from 0 to 1 with mean m has the variance m (1 - m) if it is 0 or 1, and a share of it otherwise. The share
+    is the observed one: 1 for right and wrong boxes.
+    """
+
+    def __init__(self, binned: BinnedDetections, count: np.ndarray) -> None:
+        self._count, self._claim = count, binned.sum_columns(binned.score) / count
+        mean = binned.sum_columns(binned.target) / count
+        largest = float(count @ (mean * (1 - mean)))
+        spread = float(np.sum((binned.target - mean[binned.column]) ** 2))
+        self._share = spread / largest if largest > 0 else 1.0
+
+    def variance(self, gap: np.ndarray) -> np.ndarray:
+        """The variance in each column, (M,), if the claims exceed the targets by `gap`, (M,)."""
+        mean = np.clip(self._claim - gap, 0.0, 1.0)
+        return self._share * self._count * mean * (1 - mean)

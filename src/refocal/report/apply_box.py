@@ -81,8 +81,7 @@ def _show_detections(report: Report) -> str:
     saved = _saved(report.settings)
     iou = f"{report.settings['iou']:g}"
     fit = (
-        "refocal calibrate boxes.json \\\n  --annotations instances.json \\\n"
-        f"  --iou {iou} --save {shlex.quote(saved)}"
+        f"refocal calibrate boxes.json \\\n  --annotations instances.json \\\n  --iou {iou} --save {shlex.quote(saved)}"
     )
     load = (
         "from refocal import detection\nfrom refocal.calibrators import load\n\n"

@@ -9,7 +9,7 @@ import numpy as np
 NAMES = ("cat", "dog", "bird")
 
 
-def draw_truth(rng, images=60, categories=3, most=4, crowds=0.1, ignored=0.0):
+def draw_truth(rng, *, images=60, categories=3, most=4, crowds=0.1, ignored=0.0):
     """Annotations of random boxes; some images are empty."""
     objects = []
     for image in range(images):
