@@ -155,13 +155,17 @@ def annotate(objects: list[list[tuple[int, np.ndarray]]]) -> dict[str, object]:
     }
 
 
-def main(folder: Path) -> None:
-    """Train, detect, write, calibrate and measure."""
-    detector = train()
+def write_detections(detector: Detector, folder: Path, *, images: int = 600) -> None:
+    """Write the COCO results and annotations of two sets of new images, val and test."""
     for seed, part in enumerate(("val", "test"), start=1):
-        pixels, objects = draw_images(np.random.default_rng(seed), 600)
+        pixels, objects = draw_images(np.random.default_rng(seed), images)
         (folder / f"{part}.json").write_text(json.dumps(detect(detector, pixels)), encoding="utf-8")
         (folder / f"instances_{part}.json").write_text(json.dumps(annotate(objects)), encoding="utf-8")
+
+
+def main(folder: Path) -> None:
+    """Train, detect, calibrate and measure."""
+    write_detections(train(), folder)
     calibration = detection.calibrate(folder / "val.json", folder / "instances_val.json", gamma=GAMMA, alpha=ALPHA)
     report = calibration.report(folder / "test.json", folder / "instances_test.json")
     sys.stdout.write(f"{report}\n")
