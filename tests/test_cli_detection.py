@@ -84,7 +84,7 @@ def test_calibrate_apply_and_everything_written(capsys):
     assert read("again.json") == out
     expected = detection.apply(load("cal.json"), np.array([box["score"] for box in given]))
     assert [box["score"] for box in out] == expected.tolist()
-    reject(capsys, "out.json exists", *words)
+    reject(capsys, "cal.json exists", *words)
     run(capsys, *words, "--force")
 
 
