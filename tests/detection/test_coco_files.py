@@ -52,6 +52,13 @@ def test_scores_change_and_everything_else_stays(tmp_path):
         found.write(tmp_path / "out.json", np.array([0.75, 1.0]))
 
 
+def test_numbers_of_numpy_are_numbers():
+    made = {"image_id": np.int64(1), "category_id": np.int32(2), "bbox": np.arange(4.0), "score": np.float32(0.5)}
+    found = Detections.read([made])
+    assert (found.image_ids, found.category_ids, found.scores.tolist()) == ((1,), (2,), [0.5])
+    assert found.boxes.tolist() == [[0, 1, 2, 3]]
+
+
 def test_lists_without_entries_are_valid():
     assert len(Detections.read([])) == 0
     assert Detections.read([]).boxes.shape == (0, 4)
@@ -71,6 +78,7 @@ def test_lists_without_entries_are_valid():
         ({"bbox": [0, 0, -1, 2]}, r"entry 1: bbox: width and height must not be negative, got \[0, 0, -1, 2\]"),
         ({"bbox": [0, 0, 1]}, r"entry 1: bbox: must be four numbers, left, top, width and height, got \[0, 0, 1\]"),
         ({"bbox": [0, 0, 1, float("inf")]}, r"entry 1: bbox: must be four numbers"),
+        ({"bbox": [0, 0, 1, 10**400]}, r"entry 1: bbox: must be four numbers"),
         ({"bbox": [0, 0, 1, "1"]}, r"entry 1: bbox: must be four numbers"),
         ({"bbox": None}, r"entry 1: bbox: must be four numbers, .* got nothing"),
         ({"image_id": 1.5}, r"entry 1: image_id: must be a whole number or text, got 1.5"),

@@ -12,7 +12,7 @@ from refocal.cli.data_sets import given
 from refocal.cli.options import add_option, list_named_columns
 
 if TYPE_CHECKING:
-    from refocal.detection import DetectionReport
+    from refocal.detection import DetectionReport, Detections
 
 _PER_BYTE = 12  # bytes of memory per byte of JSON, measured and rounded up
 _SUFFIXES = {"save": (".json",), "out": (".json",), "report": (".html", ".json")}
@@ -164,7 +164,7 @@ def _read_alpha(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _check_images(val: Any, test: Any, *, same: bool) -> None:
+def _check_images(val: Detections, test: Detections, *, same: bool) -> None:
     """Reject test boxes of images that calibrators are fitted to."""
     shared = set(val.image_ids) & set(test.image_ids)
     if same and shared:

@@ -15,7 +15,7 @@ from refocal.detection.coco import Annotations, Detections, Results, Truth
 from refocal.detection.evaluation import complete, list_slices, select_and_match
 from refocal.detection.matching import Matches
 from refocal.detection.record import CLASS_NAMES, DetectionReport
-from refocal.report import Selection
+from refocal.report import Candidate, Selection
 from refocal.report import calibrate as calibrate_events
 from refocal.report.cross_fitting import check_holdout, cross_fit, divide_rows
 from refocal.report.evaluation import Step
@@ -276,7 +276,7 @@ def _fit(
     return DetectionCalibration(selection, matches.threshold, min_score)
 
 
-def _predict(candidate: Any, scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
+def _predict(candidate: Candidate, scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
     """The scores of all detections by a candidate; counted ones by fits to other images, if there are any."""
     found = apply(candidate.calibrator, scores)
     if candidate.held_out is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -20,6 +19,9 @@ Results: TypeAlias = (
     "str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Detections"  # a file, what it holds, or as read
 )
 Truth: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Annotations"
+
+_NUMBERS = (int, float, np.integer, np.floating)
+_LARGEST = 1e12  # of a coordinate, in pixels; areas of boxes stay finite
 
 
 class CocoError(ValueError):
@@ -208,10 +210,11 @@ def _read_boxes(
 
 
 def _read_id(value: Any, place: str) -> Hashable:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         _refuse(place, f"must be a whole number or text, got {_show(value)}")
-    found: Hashable = value
-    return found
+    return int(value)
 
 
 def _read_name(value: Any, own_id: Hashable) -> str:
@@ -219,7 +222,7 @@ def _read_name(value: Any, own_id: Hashable) -> str:
 
 
 def _read_box(value: Any, place: str) -> list[float]:
-    if not isinstance(value, Sequence) or len(value) != 4 or not all(map(_is_number, value)):
+    if not isinstance(value, (Sequence, np.ndarray)) or len(value) != 4 or not all(map(_is_number, value)):
         _refuse(f"{place}: bbox", f"must be four numbers, left, top, width and height, got {_show(value)}")
     if value[2] < 0 or value[3] < 0:
         _refuse(f"{place}: bbox", f"width and height must not be negative, got {_show(value)}")
@@ -239,7 +242,7 @@ def _read_flag(value: Any, place: str) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and bool(-_LARGEST <= value <= _LARGEST)
 
 
 def _show(value: Any) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from refocal.report import Report
+from refocal.report import Estimate, Report
 from refocal.report.saving import save_report, write_json
 
 CLASS_NAMES = ("a wrong box", "a right box")
@@ -47,7 +46,7 @@ class DetectionReport:
         return self.right / self.detections
 
     @property
-    def measures(self) -> Mapping[str, Any]:
+    def measures(self) -> Mapping[str, Estimate]:
         """The measures of the scores as given: estimates with confidence limits, by name."""
         return self.report.given.measures
 
