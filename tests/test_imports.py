@@ -9,10 +9,10 @@ import sys
 import pytest
 
 import refocal
-from refocal import boosting, calibrators, report, scale, segmentation
+from refocal import boosting, calibrators, detection, report, scale, segmentation
 
 ROOMS = ["", ".boosting", ".maps", ".stats", ".metrics", ".calibrators", ".predictions", ".report", ".scale", ".cli"]
-ROOMS += [".demo", ".segmentation"]
+ROOMS += [".demo", ".detection", ".segmentation"]
 HEAVY = ["scipy.fft", "scipy.linalg", "scipy.optimize", "scipy.sparse", "scipy.special", "scipy.stats", "sklearn"]
 HEAVY += ["joblib", "matplotlib", "lightgbm", "onnx", "pandas", "pyarrow", "ray", "torch"]
 
@@ -38,7 +38,7 @@ def test_without_its_package_a_room_names_the_extra(room, extra):
 
 
 @pytest.mark.parametrize(
-    "package", [refocal, boosting, calibrators, report, scale, segmentation], ids=lambda each: each.__name__
+    "package", [refocal, boosting, calibrators, detection, report, scale, segmentation], ids=lambda each: each.__name__
 )
 def test_lazy_names_are_the_public_names(package):
     for name in package.__all__:

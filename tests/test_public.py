@@ -97,6 +97,9 @@ ROOMS = {
     "segmentation": {"numpy", "scipy", "sklearn", "rich", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.scale", "refocal.segmentation"}
     | BASE,
+    "detection": {"numpy", "rich", "scipy", "refocal.stats", "refocal.metrics", "refocal.calibrators", "refocal.report"}
+    | {"refocal.detection"}
+    | BASE,
     "demo": {"refocal.predictions"},
     "cli": {"numpy", "rich", "refocal"},
     "__main__": {"refocal._program"},

@@ -48,6 +48,7 @@ __getattr__, __dir__ = lazy_names(
         "calibrators",
         "conformal",
         "curvature",
+        "detection",
         "jax",
         "language_models",
         "losses",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from refocal.cli import detections
 from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force
 
 _EXAMPLES = """\
 refocal apply cal.json new.parquet --out probs.parquet
 refocal apply cal.json customers.csv --prob churn_probability --out calibrated.csv    # keeps the other columns
+refocal apply cal.json boxes.json --out calibrated.json    # of a detector; all other fields stay as they are
 refocal apply cal.json 'new/*.parquet' --out probs --engine ray    # run again to resume"""
 
 
@@ -37,6 +39,9 @@ def run(options: Namespace) -> None:
     from refocal.cli.progress import track
     from refocal.scale.application import calibrate_file
 
+    if detections.are_boxes(options.files):
+        detections.apply(options)
+        return
     names_file = Path(options.out).suffix in SUFFIXES["out"]
     is_folder = Path(options.out).is_dir() and not names_file
     if is_folder or len(options.files) > 1 or is_data_set(options, options.files):

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli import multilabel
+from refocal.cli import detections, multilabel
 from refocal.cli.data_sets import given
 from refocal.cli.options import (
     MEASURING_ENGINE,
@@ -37,6 +37,7 @@ refocal calibrate val.csv                # one file without splits: cross-fittin
 refocal calibrate val.csv --holdout 0.3  # or a random part to measure on
 refocal calibrate scores.csv --prob score --loss sigmoid-focal --gamma 2 --alpha 0.25
 refocal calibrate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
+refocal calibrate boxes.json --annotations instances.json --out calibrated.json    # of a detector, COCO files
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
     "auto, mixture, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, "
@@ -92,9 +93,15 @@ def add_parser(commands: Commands) -> None:
     )
     add_option(command, "--method", owner="refocal.report.selection:calibrate", help=_METHODS)
     command.add_argument("--save", metavar="FILE", help="write the calibrator: .json")
-    command.add_argument("--out", metavar="FILE", help="write the calibrated test predictions: .npz, .parquet or .csv")
+    command.add_argument(
+        "--out", metavar="FILE", help="write the calibrated test predictions: .npz, .parquet or .csv; of boxes: .json"
+    )
     command.add_argument("--report", metavar="FILE", help="write a report: .html or .json")
     add_columns(command)
+    group = detections.add_options(command, owner="refocal.detection.calibration:calibrate")
+    group.add_argument(
+        "--test-annotations", metavar="FILE", help="COCO annotations of the images of --test (default: --annotations)"
+    )
     add_questions(command)
     add_force(command)
     add_memory(command)
@@ -113,6 +120,9 @@ def run(options: Namespace) -> None:
     check_numbers(options)
     if options.test is not None:
         _reject_holdout(options)
+    if detections.are_asked_for(options, [options.val, *filter(None, [options.test])]):
+        detections.calibrate(options, _read_settings(options, is_multilabel=False))
+        return
     settings = _read_settings(options, is_multilabel=options.task == "multilabel")
     val = find_source([options.val])
     test = None if options.test is None else find_source([options.test])

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli import multilabel
+from refocal.cli import detections, multilabel
 from refocal.cli.options import (
     MEASURING_ENGINE,
     Commands,
@@ -33,13 +33,16 @@ refocal evaluate customers.csv --label churned --prob churn_probability
 refocal evaluate both.npz                # each of its splits; --split test for one
 refocal evaluate first.npz second.npz    # side by side, with a paired test
 refocal evaluate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
+refocal evaluate boxes.json --annotations instances.json --iou 0.5    # of a detector, COCO files
 refocal evaluate 'preds/*.parquet' --engine ray --address auto"""
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
     command = add_command(commands, "evaluate", "measure how well calibrated predictions are", _EXAMPLES, run)
-    command.add_argument("files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv")
+    command.add_argument(
+        "files", nargs="+", metavar="FILE", help="predictions with labels: .npz, .parquet or .csv; or boxes: .json"
+    )
     command.add_argument("--split", help="use only the rows of this split (default: each split separately)")
     command.add_argument("--report", metavar="FILE", help="write a report of one file: .html or .json")
     add_option(
@@ -50,6 +53,7 @@ def add_parser(commands: Commands) -> None:
         help="seed that chooses rows of files larger than --memory",
     )
     add_columns(command)
+    detections.add_options(command, owner="refocal.detection.evaluation:evaluate")
     add_questions(command)
     add_force(command)
     add_memory(command)
@@ -64,6 +68,9 @@ def run(options: Namespace) -> None:
     from refocal.cli.workflow import record_command
 
     check_numbers(options)
+    if detections.are_asked_for(options, options.files):
+        detections.evaluate(options)
+        return
     if options.task == "multilabel":
         multilabel.reject_options(options)
     sources = data_sets.find_sources(options, options.files)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -51,10 +51,12 @@ def note(text: str) -> None:
     sys.stderr.write(f"refocal: {words.printable(' '.join(text.split()))}\n")
 
 
-def check_outputs(options: Namespace, inputs: Sequence[str | None]) -> None:
-    """Reject, before any work, names of files that cannot be written."""
+def check_outputs(
+    options: Namespace, inputs: Sequence[str | None], *, allowed: Mapping[str, tuple[str, ...]] = SUFFIXES
+) -> None:
+    """Reject, before any work, names of files that cannot be written; `allowed` are the endings of each option."""
     taken = {Path(file).resolve() for file in inputs if file}
-    for name, suffixes in SUFFIXES.items():
+    for name, suffixes in allowed.items():
         path = getattr(options, name, None)
         if path is None:
             continue

@@ -67,7 +67,7 @@ def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.r
     columns = gaps.columns
     hits = gaps.draw_hits(resamples, rng)
     simulator = SumSimulator(columns, hits, rng=rng, like=like, groups=gaps.groups, mass_share=gaps.mass_share)
-    tried = likely_gaps(columns, blocks=gaps.blocks, pools=gaps.pools)
+    tried = find_possible_gaps(columns, blocks=gaps.blocks, pools=gaps.pools)
 
     def error(sums: np.ndarray) -> np.ndarray:
         return gaps.norm(sums) ** gaps.power
@@ -97,7 +97,7 @@ def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.r
     )
 
 
-def likely_gaps(
+def find_possible_gaps(
     columns: ColumnSums, *, blocks: np.ndarray | None = None, pools: np.ndarray | None = None
 ) -> list[np.ndarray]:
     """The gaps (M,) that may be the true ones, up to a factor. The bias of an error depends on where they are.

@@ -30,6 +30,8 @@ _LABELS = {
     "level": "Confidence level",
     "resamples": "Resamples",
     "seed": "Seed of the resamples",
+    "iou": "Least IoU of a right box",
+    "min_score": "Least score of a box",
 }
 _WHOLE_LIST = 12  # a longer list of numbers is cut
 
@@ -38,6 +40,8 @@ def build_apply_box(report: Report) -> str:
     """Say how to use the recommended method, with commands that can be copied."""
     if report.chosen.given and len(report.methods) > 1:
         return f"<p>Nothing has to be applied. {_use_as_given(report)}"
+    if "iou" in report.settings:  # the rows are boxes of a detector
+        return _show_detections(report)
     if report.chosen.given:
         return _show_fit(report, "calibrate")
     return _show_use(report, report.chosen.title)
@@ -70,6 +74,29 @@ def _show_fit(report: AnyReport, function: str) -> str:
         "<p>Nothing was fitted for this page. To fit calibrators, give scores on data that the classifier was not "
         f"trained on:</p>{_boxes((('Command line', fit), ('Python', python)))}"
     )
+
+
+def _show_detections(report: Report) -> str:
+    """Say how to calibrate the scores of boxes, in COCO files."""
+    saved = _saved(report.settings)
+    iou = f"{report.settings['iou']:g}"
+    fit = (
+        f"refocal calibrate boxes.json \\\n  --annotations instances.json \\\n  --iou {iou} --save {shlex.quote(saved)}"
+    )
+    load = (
+        "from refocal import detection\nfrom refocal.calibrators import load\n\n"
+        f"scores = detection.apply(load({saved!r}), scores)"
+    )
+    if report.chosen.given:
+        return (
+            "<p>Nothing was fitted for this page. To fit calibrators, give boxes in images that the detector was not "
+            f"trained on:</p>{_boxes((('Command line', fit),))}"
+        )
+    command = f"refocal apply {shlex.quote(saved)} new.json \\\n  --out calibrated.json"
+    if "calibrator" not in report.settings:
+        command = f"{fit}\n{command}"
+    title = f"<p>{markup.isolate(report.chosen.title)} turns scores into the probability that a box is right.</p>"
+    return title + _boxes((("Command line", command), ("Python", load)))
 
 
 def _show_use(report: AnyReport, title: str) -> str:

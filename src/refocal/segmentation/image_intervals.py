@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from refocal.metrics.measure_record import Interval
-from refocal.metrics.norm_intervals import likely_gaps
+from refocal.metrics.norm_intervals import find_possible_gaps
 from refocal.stats.binning import Bins
 from refocal.stats.inverted_tests import Direction, Evidence, limits
 from refocal.stats.resampling import draw_counts
@@ -112,7 +112,7 @@ def error_interval(
     everywhere = np.ones(len(mean))
     evidence = Evidence(
         value,
-        [direction(gap) for gap in likely_gaps(columns, pools=groups)],
+        [direction(gap) for gap in find_possible_gaps(columns, pools=groups)],
         [direction(everywhere), direction(-everywhere)],
         1.0,
     )

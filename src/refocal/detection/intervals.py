@@ -1,0 +1,118 @@
+"""Confidence intervals of measures of detections, by resampling images.
+
+The detections of one image depend on each other: an object can match one box only, and hard images have many wrong
+boxes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy
+
+from refocal import _check
+from refocal.detection.matching import Matches
+from refocal.detection.measures import BinnedDetections
+from refocal.metrics.defaults import LEVEL, RESAMPLES
+from refocal.metrics.measure_record import Interval
+from refocal.metrics.norm_intervals import find_possible_gaps
+from refocal.stats.inverted_tests import Direction, Evidence, limits
+from refocal.stats.resampling import draw_counts, residual_matrix
+from refocal.stats.simulated_sums import ColumnSums
+
+_MOST_SUMS = 1 << 24  # simulated sums that are held at a time
+_LEAST_RESAMPLES = 200
+
+
+def error_interval(
+    binned: BinnedDetections, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """D-ECE or LaECE with its confidence limits, by inverting simulated tests.
+
+    Noise biases both measures upward, as it does ECE; `refocal.metrics.interval` describes the remedy. If the true gap
+    of bin b is g_b, a sample shows the norm of g_b n_b + e_b, with n_b detections in the bin and noise e_b. Both are
+    drawn by resampling images (Poisson bootstrap): e_b is the sum of the residuals, each minus the mean of its bin.
+    Outcomes that did not occur are not drawn: 12 right boxes of 12 would show no noise. So the variance of e_b is at
+    least that of independent detections whose targets have the mean that g_b says.
+
+    Args:
+        binned: The detections, from `bin_detections`.
+        level: Confidence level.
+        resamples: Number of resamples; fewer, but 200 at least, if there are very many bins.
+        seed: Seed of the resamples.
+    """
+    _check.share(level, "level")
+    value, images = binned.value(), int(binned.image.max()) + 1
+    if images < 2:
+        return Interval(value, 0.0, 1.0)
+    size = len(binned.group)
+    resamples = max(_LEAST_RESAMPLES, min(resamples, _MOST_SUMS // size))
+    rng = np.random.default_rng(seed)
+    residual = binned.score - binned.target
+    count = binned.sum_columns(np.ones(len(residual)))
+    centered = residual - (binned.sum_columns(residual) / count)[binned.column]
+    place = (binned.image, binned.column)
+    own = residual_matrix(*place, centered, (images, size))
+    mass = residual_matrix(*place, np.ones(len(residual)), (images, size))
+    noise, masses = [], []
+    for counts in draw_counts(np.ones(images), resamples=resamples, rng=rng):
+        noise.append((own.T @ counts.T).T)
+        masses.append((mass.T @ counts.T).T)
+    sums, drawn = np.concatenate(noise), np.concatenate(masses)
+    variance = np.asarray(own.multiply(own).sum(axis=0)).ravel()
+    noise_floor = _NoiseFloor(binned, count)
+    more = rng.standard_normal(sums.shape)
+    claim = binned.sum_columns(binned.score)
+    least = np.maximum(variance, noise_floor.variance(np.zeros(size)))
+    columns = ColumnSums(count, count, claim, binned.sum_columns(binned.target), least)
+
+    def direction(gap: np.ndarray) -> Direction:
+        def truth(t: float) -> float:
+            return float(binned.error(count * columns.bound(t * gap), count))
+
+        def simulate(t: float) -> np.ndarray:
+            true = columns.bound(t * gap)
+            missing = np.sqrt(np.maximum(0.0, noise_floor.variance(true) - variance))
+            return binned.error(true * drawn + sums + missing * more, drawn)
+
+        return Direction(truth, simulate)
+
+    everywhere = np.ones(size)
+    evidence = Evidence(
+        value,
+        [direction(gap) for gap in find_possible_gaps(columns, pools=binned.group if binned.group[-1] > 0 else None)],
+        [direction(everywhere), direction(-everywhere)],
+        1.0,
+    )
+    return Interval(value, *limits(evidence, level=level))
+
+
+def mean_interval(values: np.ndarray, matches: Matches, *, level: float = LEVEL) -> Interval:
+    """A mean over counted detections, (n,), with the limits of the central limit theorem for sums over images."""
+    center = float(values.mean())
+    _, image = np.unique(matches.number_images()[matches.counted], return_inverse=True)
+    sums = np.bincount(image, weights=values - center) if np.isfinite(center) else np.zeros(2)
+    if len(sums) < 2:
+        return Interval(center, float("nan"), float("nan"))
+    spread = float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(sums**2))) / len(values)
+    half = float(scipy.special.ndtri((1 + level) / 2)) * spread
+    return Interval(center, center - half, center + half)
+
+
+class _NoiseFloor:
+    """The variance of the summed targets of independent detections, by the true gaps.
+
+    A target from 0 to 1 with mean m has the variance m (1 - m) if it is 0 or 1, and a share of it otherwise. The share
+    is the observed one: 1 for right and wrong boxes.
+    """
+
+    def __init__(self, binned: BinnedDetections, count: np.ndarray) -> None:
+        self._count, self._claim = count, binned.sum_columns(binned.score) / count
+        mean = binned.sum_columns(binned.target) / count
+        largest = float(count @ (mean * (1 - mean)))
+        spread = float(np.sum((binned.target - mean[binned.column]) ** 2))
+        self._share = spread / largest if largest > 0 else 1.0
+
+    def variance(self, gap: np.ndarray) -> np.ndarray:
+        """The variance in each column, (M,), if the claims exceed the targets by `gap`, (M,)."""
+        mean = np.clip(self._claim - gap, 0.0, 1.0)
+        return self._share * self._count * mean * (1 - mean)
