@@ -1,6 +1,7 @@
-"""Summaries of runs with several gammas for Figures 2 and 3 of Kimura and Naganuma (2024), with intervals over seeds.
+"""Summaries of runs for Figures 2 to 4 of Kimura and Naganuma (2024), with intervals over seeds.
 
-A run is a record with its network, gamma, seed and ECE, and the largest eigenvalue and the trace of each Hessian.
+A run is a record. For Figures 2 and 3 it has the network, gamma, seed and ECE, and the largest eigenvalue and the trace
+of each Hessian. For Figure 4 it has tau, the learning rate, the seed, whether it diverged, and ECE, error and trace.
 """
 
 from __future__ import annotations
@@ -85,6 +86,41 @@ def fit_cubics(runs: Runs) -> dict[str, Any]:
     return found
 
 
+def summarize_by_tau(runs: Runs) -> dict[str, float]:
+    """Summarize Figure 4: how ECE, error and trace change with a penalty, by learning rate and tau.
+
+    A seed counts if it diverged neither with nor without the penalty. Limits need two such seeds.
+
+    Returns:
+        "ece fall(rate, tau)" and "error rise(rate, tau)", differences from tau = 0, and "trace over at 0(rate, tau)", a
+        ratio; each with ", low" and ", high" before the parenthesis.
+    """
+    found: dict[str, float] = {}
+    for rate in names(runs, "rate"):
+        for tau in [tau for tau in names(runs, "tau") if tau]:
+            pair = [run for run in runs if run["rate"] == rate and run["tau"] in (0.0, tau)]
+            lost = [run["seed"] for run in pair if run["diverged"]]
+            kept = [run for run in pair if run["seed"] not in lost]
+            if not kept:
+                continue
+            summaries = {
+                "ece fall": by_seed(kept, partial(_change, key="ece", start=tau, end=0.0)),
+                "error rise": by_seed(kept, partial(_change, key="error", start=0.0, end=tau)),
+                "trace over at 0": ratio_by_seed(
+                    kept, lambda each, tau=tau: at(each, "tau", tau, "trace") / at(each, "tau", 0.0, "trace")
+                ),
+            }
+            for name, summary in summaries.items():
+                place = f"({rate:g}, {tau:g})"
+                found[f"{name}{place}"] = summary.get("mean", summary["seeds"][0])
+                found |= {f"{name}, {end}{place}": summary[end] for end in ("low", "high") if end in summary}
+    return found
+
+
+def _change(runs: Runs, *, key: str, start: float, end: float) -> float:
+    return at(runs, "tau", end, key) - at(runs, "tau", start, key)
+
+
 def names(runs: Runs, key: str) -> list[Any]:
     """List all values of a key, in ascending order."""
     return sorted({run[key] for run in runs})
@@ -132,5 +168,10 @@ def _growth(runs: Runs, *, last: float, key: str) -> float:
     return at(runs, "gamma", last, key) / at(runs, "gamma", 0.0, key)
 
 
+def rank_correlation(one: Sequence[float], two: Sequence[float]) -> float:
+    """Spearman's rank correlation."""
+    return float(stats.spearmanr(one, two).statistic)
+
+
 def _rank(runs: Runs, *, one: str, two: str) -> float:
-    return float(stats.spearmanr([run[one] for run in runs], [run[two] for run in runs]).statistic)
+    return rank_correlation([run[one] for run in runs], [run[two] for run in runs])
