@@ -105,9 +105,7 @@ def train_penalized(parts: Parts, recipe: PenaltyRecipe, *, tau: float, rate: fl
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         width = parts.train.features.shape[1]
-        network = nn.Sequential(
-            nn.Linear(width, recipe.hidden), nn.ReLU(), nn.Linear(recipe.hidden, parts.classes)
-        )
+        network = nn.Sequential(nn.Linear(width, recipe.hidden), nn.ReLU(), nn.Linear(recipe.hidden, parts.classes))
         criterion = CurvatureRegularized(nn.CrossEntropyLoss(), tau, seed=seed)
         optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
         order = torch.Generator().manual_seed(seed)

@@ -97,9 +97,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     for (index, rate), (shade, tau) in product(enumerate(given.rates), zip(shades, given.taus, strict=True)):
         own = [run for run in runs if run["rate"] == rate]
         dots: dict[str, Any] = {"marker": style.MARKERS[index], "markersize": 5, "linestyle": "none"}
-        plane.plot(
-            _pick(own, tau, "trace"), [100 * ece for ece in _pick(own, tau, "ece")], color=_shade(shade), **dots
-        )
+        plane.plot(_pick(own, tau, "trace"), [100 * ece for ece in _pick(own, tau, "ece")], color=_shade(shade), **dots)
     plane.set(xlabel="Tr(H)", ylabel="ECE (%)")
     for ax, key, label in zip(others, ("trace", "ece"), ("Tr(H)", "ECE (%)"), strict=True):
         _draw_by_tau(ax, given, runs, key)
