@@ -158,7 +158,8 @@ def _find_zoo(options: Namespace) -> Path:
 
 def _describe(outcome: Reproduction) -> str:
     result = outcome.result
-    head = f"{result.id}, scale {result.scale}, {result.seconds:g} s ({outcome.why}): {outcome.folder}"
+    time = "" if result.seconds is None else f", {result.seconds:g} s"
+    head = f"{result.id}, scale {result.scale}{time} ({outcome.why}): {outcome.folder}"
     lines = [*(item.line for item in result.published), *([outcome.finding] if outcome.finding else [])]
     lines += [" | ".join(row) for row in result.numbers.table]
     return "\n".join([head, *(f"  {line}" for line in lines)])
@@ -198,7 +199,11 @@ def _list(specs: Mapping[str, Spec], results: Path, context: Context) -> tuple[T
         largest = next((result for result in reversed(found.values()) if result is not None), None)
         compared = [] if largest is None else [item.within for item in largest.published if item.within is not None]
         old = [scale for scale, result in found.items() if result is not None and _is_outdated(spec, result, context)]
-        made = ", ".join(f"{scale} {value:g} s" for scale, value in seconds.items() if value is not None)
+        made = ", ".join(
+            scale if seconds[scale] is None else f"{scale} {seconds[scale]:g} s"
+            for scale, result in found.items()
+            if result is not None
+        )
         share = f"{sum(compared)} of {len(compared)}" if compared else "–"
         table.add_row(Text(printable(spec.id)), Text(printable(spec.title)), made, share, ", ".join(old))
         numbers = {"published": len(spec.published), "compared": len(compared), "within": sum(compared)}

@@ -1,7 +1,7 @@
 """Summaries of runs for Figures 2 to 4 of Kimura and Naganuma (2024), with intervals over seeds.
 
 A run is a record. For Figures 2 and 3 it has the network, gamma, seed and ECE, and the largest eigenvalue and the trace
-of each Hessian. For Figure 4 it has tau, the learning rate, the seed, whether it diverged, and ECE, error and trace.
+of one or both Hessians. For Figure 4 it has tau, the learning rate, the seed, whether it diverged, and ECE, error and trace.
 """
 
 from __future__ import annotations
@@ -41,16 +41,20 @@ def summarize_by_gamma(runs: Runs) -> dict[str, Any]:
     """Summarize Figure 2: how lambda_max depends on gamma, and which gamma has the lowest ECE."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
-        chosen = _whole_seeds([run for run in runs if run["network"] == network])
+        own = [run for run in runs if run["network"] == network]
+        chosen = _whole_seeds(own)
         if not chosen:
             continue
         last = names(chosen, "gamma")[-1]
         entry: dict[str, Any] = {}
         for name in HESSIANS:
             key = f"lambda_max_{name}"
-            rank = partial(_rank, one="gamma", two=key)
-            entry[f"{key}_rank_correlation_with_gamma"] = by_seed(chosen, rank, interval_of=False)
-            entry[f"{key}_at_largest_over_at_0"] = ratio_by_seed(chosen, partial(_growth, last=last, key=key))
+            measured = _whole_seeds(with_hessian(own, name))
+            if measured:
+                rank = partial(_rank, one="gamma", two=key)
+                growth = partial(_growth, last=names(measured, "gamma")[-1], key=key)
+                entry[f"{key}_rank_correlation_with_gamma"] = by_seed(measured, rank, interval_of=False)
+                entry[f"{key}_at_largest_over_at_0"] = ratio_by_seed(measured, growth)
         entry["gamma_of_least_ece"] = by_seed(chosen, _gamma_of_least_ece)
         for end, words in ((0.0, "0"), (last, "largest")):
             above = partial(_above_least_between, end=end, last=last)
@@ -63,10 +67,10 @@ def fit_cubics(runs: Runs) -> dict[str, Any]:
     """Summarize Figure 3: fit ECE by a cubic in the trace, and find the trace with the lowest fitted ECE."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
-        chosen = [run for run in runs if run["network"] == network]
-        if len(chosen) < _FOR_A_CUBIC or len(names(chosen, "gamma")) < 2:
-            continue
         for name in HESSIANS:
+            chosen = with_hessian([run for run in runs if run["network"] == network], name)
+            if len(chosen) < _FOR_A_CUBIC or len(names(chosen, "gamma")) < 2:
+                continue
             trace, ece = (np.array([run[key] for run in chosen]) for key in (f"trace_{name}", "ece"))
             fit = np.polyfit(trace, ece, 3)
             rest = ece - np.polyval(fit, trace)
@@ -106,10 +110,11 @@ def summarize_by_tau(runs: Runs) -> dict[str, float]:
             summaries = {
                 "ece fall": by_seed(kept, partial(_change, key="ece", start=tau, end=0.0)),
                 "error rise": by_seed(kept, partial(_change, key="error", start=0.0, end=tau)),
-                "trace over at 0": ratio_by_seed(
-                    kept, lambda each, tau=tau: at(each, "tau", tau, "trace") / at(each, "tau", 0.0, "trace")
-                ),
             }
+            if all(run["trace"] > 0 for run in kept):  # that of a collapsed network is 0 up to noise
+                summaries["trace over at 0"] = ratio_by_seed(
+                    kept, lambda each, tau=tau: at(each, "tau", tau, "trace") / at(each, "tau", 0.0, "trace")
+                )
             for name, summary in summaries.items():
                 place = f"({rate:g}, {tau:g})"
                 found[f"{name}{place}"] = summary.get("mean", summary["seeds"][0])
@@ -119,6 +124,11 @@ def summarize_by_tau(runs: Runs) -> dict[str, float]:
 
 def _change(runs: Runs, *, key: str, start: float, end: float) -> float:
     return at(runs, "tau", end, key) - at(runs, "tau", start, key)
+
+
+def with_hessian(runs: Runs, name: str) -> list[dict[str, Any]]:
+    """Select the runs whose Hessian of this loss was measured."""
+    return [run for run in runs if f"trace_{name}" in run]
 
 
 def names(runs: Runs, key: str) -> list[Any]:

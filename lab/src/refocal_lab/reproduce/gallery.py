@@ -144,5 +144,7 @@ def _escape(text: str) -> str:
     return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")
 
 
-def _format_duration(seconds: float) -> str:
+def _format_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "time not recorded"
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"

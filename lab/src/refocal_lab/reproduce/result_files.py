@@ -91,7 +91,7 @@ class StoredResult:
         kind: Kind of the computation.
         parameters: Parameters of the computation, including seeds.
         versions: Versions of Python and of the packages used.
-        seconds: Duration of the computation.
+        seconds: Duration of the computation; None if it was not recorded.
         numbers: The numbers.
         published: Comparisons with the published numbers.
         made_from: Names and digests of the input files.
@@ -102,7 +102,7 @@ class StoredResult:
     kind: str
     parameters: dict[str, Any]
     versions: dict[str, str]
-    seconds: float
+    seconds: float | None
     numbers: Numbers
     published: tuple[Comparison, ...]
     made_from: dict[str, str] = field(default_factory=dict)
@@ -173,7 +173,7 @@ def load(results: Path, spec: Spec, scale: str) -> StoredResult | None:
         return None
     try:
         content = parse_json(read_document(file), ValueError)
-        kinds = {"seconds": int | float, "values": dict, "curves": dict}
+        kinds = {"seconds": int | float | None, "values": dict, "curves": dict}
         if content["scale"] != scale or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
             msg = f"scale must be {scale!r}, seconds a number, values and curves objects"
             raise ValueError(msg)

@@ -94,6 +94,13 @@ def start_at_zero(ax: Axes, *, horizontal: bool = False) -> None:
         ax.set_ylim(bottom=0)
 
 
+def add_common_legend(figure: Figure, axes: Sequence[Axes], **more: Any) -> None:
+    """Explain the series of all panels once, above them."""
+    found = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if found:
+        figure.legend(found.values(), found.keys(), loc="outside upper center", **{"ncols": len(found), **more})
+
+
 def render(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
     """Draw a figure as figure.svg and figure.png."""
     import matplotlib as mpl
@@ -119,5 +126,7 @@ def to_files(figure: Figure) -> dict[str, bytes]:
     pixels: Any = FigureCanvasAgg(figure)
     pixels.draw()
     image = Image.frombuffer("RGBA", pixels.get_width_height(), pixels.buffer_rgba(), "raw", "RGBA", 0, 1)
-    image.convert("RGB").quantize(_COLORS).save(png, format="png", optimize=True)
+    # Maximum coverage keeps the colors of a few small marks; median cut would merge them.
+    paletted = image.convert("RGB").quantize(_COLORS, method=Image.Quantize.MAXCOVERAGE)
+    paletted.save(png, format="png", optimize=True)
     return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}

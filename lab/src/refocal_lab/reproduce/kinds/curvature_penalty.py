@@ -127,7 +127,7 @@ def _draw_by_tau(ax: Axes, given: Parameters, runs: Runs, key: str) -> None:
         dashes = style.line(index, linewidth=1.0, color="0.25")
         at = np.array(list(held)) + 0.08 * (index - (len(given.rates) - 1) / 2)
         ax.errorbar(at, means, yerr=reach, marker=style.MARKERS[index], markersize=4, elinewidth=0.8, **dashes)
-    ax.set_xticks(places, [f"{tau:g}" for tau in given.taus])
+    ax.set_xticks(places, [_format_tau(tau) for tau in given.taus])
 
 
 def _add_legend(figure: Figure, given: Parameters, shades: np.ndarray) -> None:
@@ -140,9 +140,15 @@ def _add_legend(figure: Figure, given: Parameters, shades: np.ndarray) -> None:
     taus = [Line2D([], [], marker="h", linestyle="none", markersize=7, color=_shade(shade)) for shade in shades]
     labels = [f"learning rate {rate:g}" for rate in given.rates]
     figure.legend(rates, labels, loc="outside upper center", ncols=len(rates))
-    figure.legend(
-        taus, [f"τ = {tau:g}" for tau in given.taus], loc="outside lower left", ncols=len(taus), title="in panel (a)"
-    )
+    shades_of = [f"τ = {_format_tau(tau)}" for tau in given.taus]
+    where: dict[str, Any] = {"loc": "outside lower left", "title": "shades in panel (a)", "alignment": "left"}
+    figure.legend(taus, shades_of, ncols=len(taus), handlelength=1, **where)
+
+
+def _format_tau(tau: float) -> str:
+    """Write small powers of ten as such, so that labels of an axis do not touch."""
+    exponent = np.log10(tau) if tau else 0.0
+    return f"$10^{{{exponent:.0f}}}$" if exponent <= -3 and exponent.is_integer() else f"{tau:g}"
 
 
 KIND = Kind(Parameters, compute, draw, needs=("torch",))

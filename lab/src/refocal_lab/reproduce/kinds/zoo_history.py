@@ -138,8 +138,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         if len(panel.measures) > 1 and numbers.curves["paths"]:
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7.5)
     if len(given.losses) > 1 and numbers.curves["paths"]:
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(given.losses))
+        style.add_common_legend(figure, axes)
 
 
 def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | None]]]) -> None:

@@ -124,7 +124,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
     panels[0].set_ylabel("index and class of the test sample")
     if numbers.curves["shown"]:
-        figure.legend(handles=_make_handles(numbers), loc="outside upper center", ncols=4)
+        figure.legend(handles=_make_handles(numbers), loc="outside upper center", ncols=7, handlelength=1)
 
 
 def _make_handles(numbers: Numbers) -> list[Line2D]:
@@ -142,7 +142,7 @@ def _make_handles(numbers: Numbers) -> list[Line2D]:
 
 def _draw_samples(ax: Axes, given: Parameters, samples: dict[str, Any]) -> None:
     count = len(samples["index"])
-    for n, (loss, by_when) in enumerate(samples["confidence"].items()):
+    for n, by_when in enumerate(samples["confidence"].values()):
         for when in _WHEN:
             ax.plot(
                 by_when[when],
