@@ -1,7 +1,8 @@
 """Summaries of runs for Figures 2 to 4 of Kimura and Naganuma (2024), with intervals over seeds.
 
 A run is a record. For Figures 2 and 3 it has the network, gamma, seed and ECE, and the largest eigenvalue and the trace
-of one or both Hessians. For Figure 4 it has tau, the learning rate, the seed, whether it diverged, and ECE, error and trace.
+of one or both Hessians. For Figure 4 it has tau, the learning rate, the seed, whether it diverged, and ECE, error and
+trace.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ _BATCH = 500
 def gradient_norms(network: nn.Module, loss: nn.Module, inputs: Tensor, labels: Tensor) -> np.ndarray:
     """Compute, for each sample, the norm of the gradient of its loss with respect to the last layer's weights.
 
-    With features h and logits z = W h + b, the gradient is (dL/dz) h^T, so its norm is |dL/dz| |h|, and one pass through
-    the network is enough.
+    With features h and logits z = W h + b, the gradient is (dL/dz) h^T, so its norm is |dL/dz| |h|, and one pass
+    through the network is enough.
 
     Args:
         network: A network in evaluation mode whose last step is a linear layer.

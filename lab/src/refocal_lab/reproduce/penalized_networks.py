@@ -94,8 +94,8 @@ def train_penalized(parts: Parts, recipe: PenaltyRecipe, *, tau: float, rate: fl
         seed: Seed of weights, order and probes.
 
     Returns:
-        A record with tau, rate, seed and whether training diverged. If it did not, also the test ECE (15 bins) and error,
-        and the trace of the Hessian of cross-entropy over the validation samples with its standard error.
+        A record with tau, rate, seed and whether training diverged. If it did not, also the test ECE (15 bins) and
+        error, and the trace of the Hessian of cross-entropy over the validation samples with its standard error.
     """
     import torch
     from torch import nn

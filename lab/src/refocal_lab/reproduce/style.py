@@ -17,7 +17,7 @@ WIDTH = 7.2  # inches, the text width of a page
 GUIDE = "0.55"  # color of diagonals and other lines without data
 _DPI = 260
 _PAD = 5  # points between a panel and its name
-_COLORS = 64  # of the PNG; enough for lines on white, and a third of the size
+_COLORS = 256  # of the PNG; with fewer, those of a few small marks are merged
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
@@ -126,7 +126,5 @@ def to_files(figure: Figure) -> dict[str, bytes]:
     pixels: Any = FigureCanvasAgg(figure)
     pixels.draw()
     image = Image.frombuffer("RGBA", pixels.get_width_height(), pixels.buffer_rgba(), "raw", "RGBA", 0, 1)
-    # Maximum coverage keeps the colors of a few small marks; median cut would merge them.
-    paletted = image.convert("RGB").quantize(_COLORS, method=Image.Quantize.MAXCOVERAGE)
-    paletted.save(png, format="png", optimize=True)
+    image.convert("RGB").quantize(_COLORS).save(png, format="png", optimize=True)
     return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}
