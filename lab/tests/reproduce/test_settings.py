@@ -11,7 +11,8 @@ from refocal_lab import reproduce, zoo
 
 LAB = Path(__file__).parents[2]
 SPECS = reproduce.read_specs(LAB / "experiments")
-NETWORK = re.compile(r"\((?P<data>[a-z0-9-]+) (?P<model>[a-z0-9-]+)[,)]")
+DATA = r"cifar10|cifar10-s|cifar100|svhn|tiny-imagenet|newsgroups20[a-z-]*|sst"
+NETWORK = re.compile(rf"\((?P<data>{DATA}) (?P<model>[a-z0-9-]+)[,)]")
 # The networks of the papers by figure, or by paper if all of its figures have the same.
 PAPERS_NETWORKS = {
     "001-fig-5": {
