@@ -16,6 +16,7 @@ from scipy import stats
 
 Runs = Sequence[dict[str, Any]]
 HESSIANS = {"trained": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+CHANGES = ("ece fall", "error rise", "trace over at 0")  # what `summarize_by_tau` compares with tau = 0
 _FOR_A_CUBIC = 5  # runs; a cubic passes through any four
 
 
@@ -108,15 +109,11 @@ def summarize_by_tau(runs: Runs) -> dict[str, float]:
             kept = [run for run in pair if run["seed"] not in lost]
             if not kept:
                 continue
-            summaries = {
-                "ece fall": by_seed(kept, partial(_change, key="ece", start=tau, end=0.0)),
-                "error rise": by_seed(kept, partial(_change, key="error", start=0.0, end=tau)),
-            }
-            if all(run["trace"] > 0 for run in kept):  # that of a collapsed network is 0 up to noise
-                summaries["trace over at 0"] = ratio_by_seed(
-                    kept, lambda each, tau=tau: at(each, "tau", tau, "trace") / at(each, "tau", 0.0, "trace")
-                )
-            for name, summary in summaries.items():
+            fall = by_seed(kept, partial(_change, key="ece", start=tau, end=0.0))
+            rise = by_seed(kept, partial(_change, key="error", start=0.0, end=tau))
+            positive = all(run["trace"] > 0 for run in kept)  # that of a collapsed network is 0 up to noise
+            ratios = [ratio_by_seed(kept, partial(_trace_ratio, tau=tau))] if positive else []
+            for name, summary in zip(CHANGES, [fall, rise, *ratios], strict=False):
                 place = f"({rate:g}, {tau:g})"
                 found[f"{name}{place}"] = summary.get("mean", summary["seeds"][0])
                 found |= {f"{name}, {end}{place}": summary[end] for end in ("low", "high") if end in summary}
@@ -125,6 +122,10 @@ def summarize_by_tau(runs: Runs) -> dict[str, float]:
 
 def _change(runs: Runs, *, key: str, start: float, end: float) -> float:
     return at(runs, "tau", end, key) - at(runs, "tau", start, key)
+
+
+def _trace_ratio(runs: Runs, *, tau: float) -> float:
+    return at(runs, "tau", tau, "trace") / at(runs, "tau", 0.0, "trace")
 
 
 def with_hessian(runs: Runs, name: str) -> list[dict[str, Any]]:

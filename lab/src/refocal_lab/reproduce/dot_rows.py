@@ -113,9 +113,8 @@ def draw_sections(
         return
     heights = [section.height for section in sections]
     handles = _make_handles(sections, marks)
-    wide = sum(len(handle.get_label()) for handle in handles) > _LINE
-    height = _LEGEND * (2 if wide else 1) + sum(_AROUND + _ROW * height for height in heights)
-    figure.set_size_inches(style.WIDTH, height)
+    wide = sum(len(str(handle.get_label())) for handle in handles) > _LINE
+    figure.set_size_inches(style.WIDTH, _LEGEND * (1 + wide) + sum(_AROUND + _ROW * height for height in heights))
     panels = figure.subplots(
         len(sections), len(columns), squeeze=False, height_ratios=heights, sharex="row" if same_scale else False
     )

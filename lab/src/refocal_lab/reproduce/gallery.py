@@ -72,7 +72,9 @@ def relative_link(page: str | os.PathLike[str], results: Path) -> str:
 
 def _render_counts(specs: Mapping[str, Spec], found: Mapping[str, StoredResult]) -> str:
     """Count the published numbers of each paper by agreement and by setting."""
-    rows = [("paper", "published numbers", "yes", "**no**", "yes, other setting", "no, other setting", NO_ENTRY)]
+    rows: list[tuple[str, ...]] = [
+        ("paper", "published numbers", "yes", "**no**", "yes, other setting", "no, other setting", NO_ENTRY)
+    ]
     for paper in dict.fromkeys(spec.paper for spec in specs.values()):
         items = [item for name, result in found.items() if specs[name].paper == paper for item in result.published]
         counts = Counter((item.within, item.within is not None and bool(item.differs)) for item in items)

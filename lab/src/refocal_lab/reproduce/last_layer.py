@@ -46,7 +46,7 @@ def gradient_norms(network: nn.Module, loss: nn.Module, inputs: Tensor, labels: 
         msg = "network must be in evaluation mode, got one in training mode: call network.eval()"
         raise ValueError(msg)
     found = [np.zeros(0)]
-    for samples, target in zip(inputs.split(_BATCH), labels.split(_BATCH), strict=True):
+    for samples, target in zip(torch.split(inputs, _BATCH), torch.split(labels, _BATCH), strict=True):
         features, logits = _split_last_layer(network, samples)
         logits.requires_grad_()
         with torch.enable_grad():
@@ -108,7 +108,7 @@ def measure_run(
     network = load_network(run, classes=len(data.classes), shape=data.shape)
     loss, samples = load_loss(run), getattr(data, part)
     mean, std = (torch.from_numpy(each).float() for each in (data.mean, data.std))
-    batches = (torch.from_numpy(each).split(_BATCH) for each in (samples.inputs, samples.labels))
+    batches = (torch.split(torch.from_numpy(each), _BATCH) for each in (samples.inputs, samples.labels))
     return np.concatenate(
         [
             gradient_norms(network, loss, normalize(inputs, mean, 1 / std, torch.float32), labels)

@@ -78,7 +78,7 @@ def load_parts(name: str, folder: Path | None, *, train: int, val: int) -> Parts
     return Parts(
         standardize(inputs[:train], labels[:train]),
         standardize(inputs[train:], labels[train:]),
-        standardize(test.inputs, test.labels),
+        standardize(np.asarray(test.inputs), test.labels),
         len(published.classes),
     )
 
@@ -110,7 +110,7 @@ def train_penalized(parts: Parts, recipe: PenaltyRecipe, *, tau: float, rate: fl
         optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
         order = torch.Generator().manual_seed(seed)
         for _ in range(recipe.epochs):
-            for batch in torch.randperm(len(parts.train.labels), generator=order).split(recipe.batch):
+            for batch in torch.split(torch.randperm(len(parts.train.labels), generator=order), recipe.batch):
                 optimizer.zero_grad()
                 criterion(network(parts.train.features[batch]), parts.train.labels[batch]).backward()
                 optimizer.step()
@@ -128,7 +128,7 @@ def _measure(network: nn.Module, parts: Parts, probes: int) -> dict[str, float]:
     with torch.no_grad():
         probs = torch.softmax(network(parts.test.features).double(), dim=1).numpy()
     labels, loss = parts.test.labels.numpy(), nn.CrossEntropyLoss()
-    trace = hessian_trace(network, loss, [tuple(parts.val)], probes=probes)
+    trace = hessian_trace(network, loss, [(parts.val.features, parts.val.labels)], probes=probes)
     return {
         "ece": metrics.ece(probs, labels),
         "error": metrics.error(probs, labels),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def start_at_zero(ax: Axes, *, horizontal: bool = False) -> None:
         ax.set_ylim(bottom=0)
 
 
-def add_common_legend(figure: Figure, axes: Sequence[Axes], **more: Any) -> None:
+def add_common_legend(figure: Figure, axes: Iterable[Axes], **more: Any) -> None:
     """Explain the series of all panels once, above them."""
     found = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if found:

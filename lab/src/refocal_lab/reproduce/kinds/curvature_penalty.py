@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refocal_lab.reproduce import style
-from refocal_lab.reproduce.computation import Context, Kind, Numbers
-from refocal_lab.reproduce.curvature_runs import Runs, names, rank_correlation, summarize_by_tau
+from refocal_lab.reproduce.computation import NO_ENTRY, Context, Kind, Numbers
+from refocal_lab.reproduce.curvature_runs import CHANGES, Runs, names, rank_correlation, summarize_by_tau
 from refocal_lab.reproduce.penalized_networks import PenaltyRecipe, load_parts, train_penalized
 from refocal_lab.reproduce.zoo_entries import Rows, format_spread
 
@@ -62,12 +62,17 @@ def compute(given: Parameters, context: Context) -> Numbers:
     values = {"diverged": float(sum(run["diverged"] for run in runs)), "runs": float(len(runs))}
     values |= summarize_by_tau(runs)
     kept = [run for run in runs if not run["diverged"]]
-    absent = []
+    expected = [
+        f"{name}{end}({rate:g}, {tau:g})"
+        for name, end in product(CHANGES, ("", ", low", ", high"))
+        for rate, tau in product(given.rates, given.taus[1:])
+    ]
+    absent = [name for name in expected if name not in values]
     for key, rate in product(("trace", "ece"), given.rates):
         name, own = f"rank correlation of {key} and tau({rate:g})", [run for run in kept if run["rate"] == rate]
         taus = names(own, "tau")
         if len(taus) > 1:
-            values[name] = rank_correlation(taus, [np.mean(_pick(own, tau, key)) for tau in taus])
+            values[name] = rank_correlation(taus, [float(np.mean(_pick(own, tau, key))) for tau in taus])
         else:
             absent.append(name)
     return Numbers(values, {"runs": runs}, _rows(given, runs), tuple(absent))
@@ -83,7 +88,7 @@ def _rows(given: Parameters, runs: Runs) -> tuple[tuple[str, ...], ...]:
         own = [run for run in runs if run["rate"] == rate]
         cells = (format_spread(_pick(own, tau, key), factor=_PERCENT[key]) for tau in given.taus)
         rows.append(
-            (f"{rate:g}", words + " (%)" * (key != "trace"), *(cell.replace("no entry", "diverged") for cell in cells))
+            (f"{rate:g}", words + " (%)" * (key != "trace"), *(cell.replace(NO_ENTRY, "diverged") for cell in cells))
         )
     return tuple(rows)
 
