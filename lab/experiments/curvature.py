@@ -1,12 +1,10 @@
-"""Figures 2, 3 and 4 of Kimura and Naganuma (2024) at small scale: does focal loss flatten, and does that calibrate?
+"""Figures 2 and 3 of Kimura and Naganuma (2024) at small scale: does focal loss flatten, and does that calibrate?
 
-For Figures 2 and 3, two kinds of networks are trained on 10,000 images of Fashion-MNIST with eight values of gamma. For
-Figure 4, a two-layer perceptron is trained with the trace penalty at several strengths and learning rates. Each setting
-has three seeds. The paper does not say which Hessian it uses, so both that of the training loss and that of
-cross-entropy are measured, over 2,000 validation images.
+Two kinds of networks are trained on 10,000 images of Fashion-MNIST with eight values of gamma and three seeds. The
+paper does not say which Hessian it uses, so both that of the training loss and that of cross-entropy are measured, over
+2,000 validation images. Figure 4 is `refocal-lab reproduce 004-fig-4`.
 
-    python experiments/curvature.py gamma --data FASHION_MNIST --out experiments/results
-    python experiments/curvature.py penalty --data FASHION_MNIST --out experiments/results
+    python experiments/curvature.py --data FASHION_MNIST --out experiments/results
 
 FASHION_MNIST is a folder with the four files of the data set (Debian package dataset-fashion-mnist).
 """
@@ -17,6 +15,7 @@ import argparse
 import json
 import platform
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +25,20 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _files, metrics
-from refocal.curvature import CurvatureRegularized, hessian_top_eigenvalues, hessian_trace
+from refocal.curvature import hessian_top_eigenvalues, hessian_trace
 from refocal.losses import FocalLoss
 from refocal_lab.reproduce.curvature_runs import fit_cubics, summarize_by_gamma
 from refocal_lab.train.data import load
 
 GAMMAS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0)
 SEEDS = (0, 1, 2)
-TAUS = (0.0, 1e-4, 1e-3, 1e-2, 3e-2)
-RATES = (0.01, 0.03, 0.1)
 TRAINED, HELD_OUT = 10_000, 2_000
 EPOCHS, BATCH = 30, 100
 PROBES = {"MLP": 100, "CNN": 20}  # per group of 128 images
 
 
 def mlp() -> nn.Module:
-    """Build a network of two layers with 100 hidden units, as in Figure 4 of the paper."""
+    """Build a network of two layers with 100 hidden units."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
 
 
@@ -133,25 +130,8 @@ def gamma_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
     return runs
 
 
-def penalty_runs(data: dict[str, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
-    """Train one perceptron per strength, learning rate and seed, by SGD with momentum."""
-    runs = []
-    for seed in SEEDS:
-        for rate in RATES:
-            for tau in TAUS:
-                torch.manual_seed(seed)
-                network, loss = mlp(), nn.CrossEntropyLoss()
-                optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
-                train(network, CurvatureRegularized(loss, tau, seed=seed), data["train"], optimizer, seed)
-                lost = not all(values.isfinite().all() for values in network.parameters())
-                row = {} if lost else measure(network, data, {"cross_entropy": loss}, probes=PROBES["MLP"])
-                runs.append({"tau": tau, "rate": rate, "seed": seed, "diverged": lost, **row})
-                print(json.dumps(runs[-1]), flush=True)
-    return runs
-
-
-def write(folder: Path, runs: list[dict[str, Any]], found: dict[str, Any], figure: Any) -> None:
-    """Write the numbers and the picture of one figure."""
+def write(folder: Path, runs: list[dict[str, Any]], found: dict[str, Any]) -> None:
+    """Write the numbers of one figure."""
     folder.mkdir(parents=True, exist_ok=True)
     setting = {
         "data": f"Fashion-MNIST: {TRAINED} training, {HELD_OUT} validation, 10000 test images",
@@ -163,29 +143,28 @@ def write(folder: Path, runs: list[dict[str, Any]], found: dict[str, Any], figur
     }
     content = json.dumps({"setting": setting, "found": found, "runs": runs}, indent=1)
     _files.write_text(folder / "numbers.json", content + "\n", overwrite=True)
-    figures.save(figure, folder)
 
 
 def main() -> None:
     """Train, measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["gamma", "penalty"])
-    parser.add_argument("--data", type=Path, required=True, help="folder of Fashion-MNIST")
+    parser.add_argument("--data", type=Path, help="folder of Fashion-MNIST")
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--redraw", action="store_true", help="redraw the figures from stored runs")
     options = parser.parse_args()
-    first = options.out / ("004-fig-2" if options.what == "gamma" else "004-fig-4") / "small"
+    first, second = (options.out / name / "small" for name in ("004-fig-2", "004-fig-3"))
     if options.redraw:
-        runs = json.loads((first / "numbers.json").read_text(encoding="utf-8"))["runs"]
+        runs, fits = (
+            json.loads((folder / "numbers.json").read_text(encoding="utf-8"))[key]
+            for folder, key in ((first, "runs"), (second, "found"))
+        )
     else:
-        data = fashion_mnist(options.data)
-        runs = gamma_runs(data) if options.what == "gamma" else penalty_runs(data)
-    if options.what == "gamma":
-        write(first, runs, summarize_by_gamma(runs), figures.against_gamma(runs))
+        runs = gamma_runs(fashion_mnist(options.data))
         fits = fit_cubics(runs)
-        write(options.out / "004-fig-3" / "small", runs, fits, figures.against_trace(runs, fits))
-    else:
-        write(first, runs, figures.summarize_by_tau(runs), figures.against_tau(runs))
+        write(first, runs, summarize_by_gamma(runs))
+        write(second, runs, fits)
+    figures.save(figures.draw_against_gamma, runs, first)
+    figures.save(partial(figures.draw_against_trace, fits=fits), runs, second)
 
 
 if __name__ == "__main__":

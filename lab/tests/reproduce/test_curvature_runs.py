@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refocal_lab.reproduce.curvature_runs import summarize_by_gamma
+from refocal_lab.reproduce.curvature_runs import summarize_by_gamma, summarize_by_tau
 
 
 def run(gamma, seed, *, growth=1.1, ece=0.05):
@@ -55,3 +55,37 @@ def test_the_lowest_ece_lies_in_between():
     assert found["gamma_of_least_ece"]["mean"] == 1.0
     assert found["ece_at_0_less_least_between"]["mean"] == pytest.approx(0.03)
     assert found["ece_at_largest_less_least_between"]["mean"] == pytest.approx(0.08)
+
+
+def test_a_hessian_that_was_not_measured_is_left_out():
+    runs = [run(gamma, seed) for gamma in (0.0, 1.0, 3.0) for seed in range(2)]
+    partial = [{key: value for key, value in one.items() if "cross_entropy" not in key} for one in runs]
+    found = summarize_by_gamma(partial)["a"]
+    assert found["lambda_max_trained_at_largest_over_at_0"] == said(runs)
+    assert not any("cross_entropy" in name for name in found)
+
+
+def penalized(tau, seed, *, ece, trace, diverged=False):
+    record = {"tau": tau, "rate": 0.1, "seed": seed, "diverged": diverged}
+    return record if diverged else {**record, "ece": ece, "error": 0.1 + tau, "trace": trace}
+
+
+def test_changes_with_a_penalty():
+    runs = [penalized(0.0, seed, ece=0.08, trace=100.0) for seed in range(3)]
+    runs += [penalized(0.01, seed, ece=0.05 + seed / 100, trace=50.0) for seed in range(3)]
+    found = summarize_by_tau(runs)
+    assert found["ece fall(0.1, 0.01)"] == pytest.approx(0.02)
+    assert found["ece fall, low(0.1, 0.01)"] < 0.02 < found["ece fall, high(0.1, 0.01)"]
+    assert found["error rise(0.1, 0.01)"] == pytest.approx(0.01)
+    assert found["trace over at 0(0.1, 0.01)"] == pytest.approx(0.5)
+
+
+def test_diverged_and_collapsed_networks():
+    runs = [penalized(0.0, seed, ece=0.08, trace=100.0) for seed in range(2)]
+    lost = summarize_by_tau([*runs, *(penalized(0.03, seed, ece=0, trace=0, diverged=True) for seed in range(2))])
+    assert lost == {}
+    one = summarize_by_tau(
+        [*runs, penalized(0.03, 0, ece=0.01, trace=-0.1), penalized(0.03, 1, ece=0, trace=0, diverged=True)]
+    )
+    assert one["ece fall(0.1, 0.03)"] == pytest.approx(0.07)
+    assert not any("trace" in name or "low" in name for name in one)

@@ -43,7 +43,7 @@ def check_files(folder):
     assert ET.fromstring(svg).tag.endswith("svg")
     assert png.startswith(PNG)
     assert len(svg) < 300_000
-    assert len(png) < 150_000
+    assert len(png) < 250_000
 
 
 @pytest.mark.parametrize("name", SPECS)

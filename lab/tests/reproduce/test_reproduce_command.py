@@ -35,6 +35,18 @@ def test_a_figure_is_made_once(capsys, tmp_path):
     assert "(forced)" in call(capsys, tmp_path, "003-fig-3", "--scale", "smoke", "--force")[1]
 
 
+def test_a_figure_is_drawn_again(capsys, tmp_path):
+    name = "004-fig-1"
+    assert call(capsys, tmp_path, name, "--scale", "smoke")[0] == 0
+    file = tmp_path / "results" / name / "smoke" / "figure.png"
+    drawn = file.read_bytes()
+    file.write_bytes(b"")
+    status, out, _ = call(capsys, tmp_path, name, "--scale", "smoke", "--redraw")
+    assert status == 0
+    assert "(drawn again)" in out
+    assert file.read_bytes() == drawn
+
+
 def test_json(capsys, tmp_path):
     _, out, _ = call(capsys, tmp_path, "001-fig-1", "002-fig-4a", "--scale", "smoke", "--json")
     records = [json.loads(line) for line in out.splitlines()]
@@ -97,6 +109,11 @@ def test_the_gallery_ignores_smoke_runs(capsys, tmp_path):
         (["003-fig-33"], "ID must be one of 001-fig-1, .*, got 003-fig-33"),
         ([], "name figures or tables"),
         (["--gallery", "notes.txt"], "--gallery must end in .md, got 'notes.txt'"),
+        (
+            ["003-fig-3", "--redraw"],
+            "003-fig-3 has no result for its parameters at scale small: make it without --redraw",
+        ),
+        (["003-fig-3", "--redraw", "--engine", "ray"], "--redraw needs no cluster: leave out --engine ray"),
         (["001-study-c", "--scale", "smoke"], "this figure needs a data folder with tabular/"),
         (["001-study-c", "--scale", "smoke", "--data", "."], "no data set 'wine': tabular/wine.npz does not exist"),
     ],

@@ -115,6 +115,51 @@ def test_an_interruption_while_writing_leaves_the_old_result(spec, counting, tmp
     assert [folder.name for folder in (tmp_path / spec.id).iterdir()] == ["small"]
 
 
+def test_a_figure_is_drawn_again_without_a_run(spec, counting, tmp_path):
+    first = make(spec, tmp_path)
+    (first.folder / "figure.svg").write_bytes(b"old")
+    changed = replace(spec, published=(replace(spec.published[0], differs=("data",)),))
+    outcome = reproduce.redraw(changed, scale="small", results=tmp_path)
+    assert (counting.runs, outcome.why) == (1, "drawn again")
+    assert outcome.result.numbers == first.result.numbers
+    assert (first.folder / "figure.svg").read_bytes().startswith(b"<?xml")
+    assert result_files.load(tmp_path, changed, "small") == outcome.result
+    assert outcome.result.published[0].line == "the end: paper: 5, ours: 5, within: yes, other data"
+
+
+def test_only_a_current_result_is_drawn_again(spec, counting, tmp_path):
+    with pytest.raises(ValueError, match="001-fig-9 has no result for its parameters at scale small"):
+        reproduce.redraw(spec, scale="small", results=tmp_path)
+    make(spec, tmp_path)
+    changed = replace(spec, parameters={**spec.parameters, "small": Parameters(2.0, 4)})
+    with pytest.raises(ValueError, match="has no result for its parameters at scale small: make it without --redraw"):
+        reproduce.redraw(changed, scale="small", results=tmp_path)
+
+
+def test_the_gallery_tells_other_settings_from_contradictions(spec, tmp_path):
+    def shown(value, *differs):
+        odd = replace(spec, published=(replace(spec.published[0], value=value, differs=differs),), differs=differs)
+        return reproduce.render_gallery({odd.id: odd}, {odd.id: make(odd, tmp_path).result}, figures="results")
+
+    assert "| 5 | **no** |" in shown(9.0)
+    assert "| Charoenphakdee et al. (2021) | 1 | 0 | 1 | 0 | 0 | 0 |" in shown(9.0)
+    assert "Not the paper's own" not in shown(9.0)
+    other = shown(9.0, "network", "schedule")
+    assert "| 5 | no, other network and schedule |" in other
+    assert "| Charoenphakdee et al. (2021) | 1 | 0 | 0 | 0 | 1 | 0 |" in other
+    assert "\nCounts. Not the paper's own: network and schedule. Scale small" in other
+    assert "| 5 | yes, other data |" in shown(5.0, "data")
+
+
+def test_a_result_without_a_time(spec, tmp_path):
+    result = replace(make(spec, tmp_path).result, seconds=None)
+    result_files.update(tmp_path, spec, result)
+    assert result_files.load(tmp_path, spec, "small") == result
+    assert "Scale small, time not recorded." in reproduce.render_gallery(
+        {spec.id: spec}, {spec.id: result}, figures="results"
+    )
+
+
 def test_a_published_number_must_be_computed(spec, counting, tmp_path):
     wrong = replace(spec, published=(replace(spec.published[0], number="start"),))
     with pytest.raises(ValueError, match="published numbers must be among end, got start"):

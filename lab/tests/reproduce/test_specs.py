@@ -75,6 +75,17 @@ def test_a_good_spec(write):
             "relation must be one of 'about', 'at most', 'at least', got 'near'",
         ),
         ('number = "lower(theory)"', "", "published 1: missing number"),
+        (
+            'kind = "bounds"',
+            'kind = "bounds"\ndiffers = ["optimizer"]',
+            r"differs must list some of 'network', 'data', 'schedule', each once, got \['optimizer'\]",
+        ),
+        (
+            "tolerance = 0.0005",
+            'tolerance = 1\ndiffers = ["data", "data"]',
+            "published 1: differs must list some of 'network', 'data', 'schedule', each once",
+        ),
+        ("tolerance = 0.0005", 'tolerance = 1\ndiffers = "data"', "published 1: differs must be of type list"),
         ("[scales]", "[scales", "not a TOML file"),
     ],
 )
@@ -91,6 +102,14 @@ def test_faults_are_named(write, old, new, message):
 def test_one_sided_numbers(write, relation, ours, holds):
     spec = read_spec(write(GOOD.replace("tolerance = 0.0005", f'relation = "{relation}"')))
     assert spec.published[0].holds(ours) is holds
+
+
+def test_a_number_differs_as_its_figure_unless_it_says_otherwise(write):
+    assert read_spec(write(GOOD)).published[0].differs == ()
+    other = GOOD.replace('kind = "bounds"', 'kind = "bounds"\ndiffers = ["network", "schedule"]')
+    spec = read_spec(write(other))
+    assert spec.differs == spec.published[0].differs == ("network", "schedule")
+    assert read_spec(write(other + "differs = []\n")).published[0].differs == ()
 
 
 def test_specs_come_in_order(write, tmp_path):

@@ -346,15 +346,40 @@ def test_the_gallery_shows_tables_and_missing_entries(networks, tmp_path):
     assert "| CIFAR-10, ResNet-8 | no entry |  |  |  |  |  |  |" in shown
 
 
-def test_each_data_set_has_its_own_panel(tmp_path):
-    for index in range(14):
-        add(tmp_path, f"s{index}", data=f"set{index:02}", val=40, test=40)
+def test_each_data_set_of_the_paper_has_its_own_panels(tmp_path):
+    for data in ("set1", "set2", "elsewhere"):
+        add(tmp_path, data, data=data, val=40, test=40)
     numbers = computed("002-table-6", tmp_path)
-    given = SPECS["002-table-6"].parameters["smoke"]
+    given = replace(SPECS["002-table-6"].parameters["smoke"], networks=("set1 resnet50", "set2 resnet50"))
     drawn = style.render(reproduce.KINDS["zoo-table"].draw, given, numbers)["figure.svg"].decode()
-    assert "(a) set00" in drawn
-    assert "(z) set12" in drawn
-    assert "(28) set13" in drawn
+    assert "(a) set1" in drawn
+    assert "(b) set2" in drawn
+    assert "elsewhere" not in drawn
+
+
+def test_the_rows_of_a_table_are_sorted_and_have_the_papers_numbers(tmp_path):
+    for model in ("resnet110-bottleneck", "resnet20"):
+        for loss, times in (("cross-entropy", 3.0), ("brier", 1.0)):
+            for seed in range(2):
+                add(tmp_path, f"{model}-{loss}-{seed}", data="cifar10", model=model, loss=loss, seed=seed, scale=times)
+                add_history(tmp_path, f"{model}-{loss}-{seed}")
+    spec = SPECS["002-table-1"]
+    numbers = computed(spec.id, tmp_path)
+    figure = Figure(layout="constrained")
+    reproduce.KINDS[spec.kind].draw(figure, spec.parameters["smoke"], numbers)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ours = {(item["network"], item["loss"]): np.mean(item["ece_15"]["raw"]) for item in numbers.curves["networks"]}
+    best = min(("cross-entropy", "brier"), key=lambda loss: ours["cifar10 resnet20", loss])
+    assert [label for label in labels if label.startswith("ResNet")] == ["ResNet-20", "ResNet-110 (bottleneck)"]
+    assert labels[1] == {"cross-entropy": "cross-entropy", "brier": "Brier score"}[best]
+    found = [(line.get_marker(), *np.round(line.get_xdata(), 2), line.get_ydata()[0]) for line in figure.axes[0].lines]
+    heading = labels.index("ResNet-110 (bottleneck)")
+    plain = heading + 1 + labels[heading + 1 :].index("cross-entropy")
+    assert ("D", 4.41, plain) in found  # the paper's number for the same network
+    assert ("|", 4.35, plain) in found  # its ResNet-50
+    assert not any(mark == "D" and row < heading for mark, *_, row in found)
+    mean = round(100 * ours["cifar10 resnet110-bottleneck", "cross-entropy"], 2)
+    assert ("o", mean, plain) in found
 
 
 def test_marks_are_not_cut_off_on_axes_that_start_at_zero():

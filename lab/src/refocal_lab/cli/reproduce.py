@@ -21,6 +21,7 @@ _EXAMPLES = """\
 refocal-lab reproduce 003-fig-3                     # the figure, and each published number next to ours
 refocal-lab reproduce --all --scale smoke           # everything, in a minute
 refocal-lab reproduce --all --engine ray            # on a cluster, one task per figure
+refocal-lab reproduce --all --redraw                # all figures again, from the stored numbers
 refocal-lab reproduce --list                        # all figures, their results, and how long they took
 refocal-lab reproduce --gallery lab/docs/gallery.md # the page of all stored results"""
 
@@ -40,6 +41,7 @@ def add_parser(commands: Commands) -> None:
         help="smoke takes seconds, small takes minutes, paper is as published (default: %(default)s)",
     )
     command.add_argument("--force", action="store_true", help="make figures again that have a result")
+    command.add_argument("--redraw", action="store_true", help="draw stored results again, without computing")
     command.add_argument("--experiments", metavar="FOLDER", help="folder of the specs (default: that of the clone)")
     command.add_argument(
         "--results", metavar="FOLDER", help="folder of the results (default: results in the folder of the specs)"
@@ -83,6 +85,9 @@ def _make(options: Namespace, folder: Path, specs: Mapping[str, Spec], results: 
     if unknown:
         msg = f"ID must be one of {', '.join(specs)}, got {', '.join(unknown)}"
         raise ValueError(msg)
+    if options.redraw and options.engine == "ray":
+        msg = "--redraw needs no cluster: leave out --engine ray"
+        raise ValueError(msg)
     failures = []
     made = _make_on_cluster if options.engine == "ray" else _make_here
     for outcome in made(ids, options, folder, specs, results):
@@ -121,7 +126,7 @@ def _make_here(
 ) -> Iterator[Reproduction | Exception]:
     """Make figures one after another; one that fails does not stop the others."""
     from refocal.cli.progress import track
-    from refocal_lab.reproduce import Context, reproduce
+    from refocal_lab.reproduce import Context, redraw, reproduce
 
     if options.address is not None:
         msg = "--address needs --engine ray"
@@ -131,9 +136,12 @@ def _make_here(
         with track() as progress:
             context = Context(_find_data(options), progress.step, _find_zoo(options))
             try:
-                outcome = reproduce(
-                    specs[name], results=results, context=context, scale=options.scale, force=options.force
-                )
+                if options.redraw:
+                    outcome = redraw(specs[name], results=results, scale=options.scale)
+                else:
+                    outcome = reproduce(
+                        specs[name], results=results, context=context, scale=options.scale, force=options.force
+                    )
             except Exception as error:  # raised when the others are done
                 outcome = error
         yield outcome
@@ -150,7 +158,8 @@ def _find_zoo(options: Namespace) -> Path:
 
 def _describe(outcome: Reproduction) -> str:
     result = outcome.result
-    head = f"{result.id}, scale {result.scale}, {result.seconds:g} s ({outcome.why}): {outcome.folder}"
+    time = "" if result.seconds is None else f", {result.seconds:g} s"
+    head = f"{result.id}, scale {result.scale}{time} ({outcome.why}): {outcome.folder}"
     lines = [*(item.line for item in result.published), *([outcome.finding] if outcome.finding else [])]
     lines += [" | ".join(row) for row in result.numbers.table]
     return "\n".join([head, *(f"  {line}" for line in lines)])
@@ -190,7 +199,11 @@ def _list(specs: Mapping[str, Spec], results: Path, context: Context) -> tuple[T
         largest = next((result for result in reversed(found.values()) if result is not None), None)
         compared = [] if largest is None else [item.within for item in largest.published if item.within is not None]
         old = [scale for scale, result in found.items() if result is not None and _is_outdated(spec, result, context)]
-        made = ", ".join(f"{scale} {value:g} s" for scale, value in seconds.items() if value is not None)
+        made = ", ".join(
+            scale if seconds[scale] is None else f"{scale} {seconds[scale]:g} s"
+            for scale, result in found.items()
+            if result is not None
+        )
         share = f"{sum(compared)} of {len(compared)}" if compared else "–"
         table.add_row(Text(printable(spec.id)), Text(printable(spec.title)), made, share, ", ".join(old))
         numbers = {"published": len(spec.published), "compared": len(compared), "within": sum(compared)}

@@ -1,6 +1,8 @@
-"""Summaries of runs with several gammas for Figures 2 and 3 of Kimura and Naganuma (2024), with intervals over seeds.
+"""Summaries of runs for Figures 2 to 4 of Kimura and Naganuma (2024), with intervals over seeds.
 
-A run is a record with its network, gamma, seed and ECE, and the largest eigenvalue and the trace of each Hessian.
+A run is a record. For Figures 2 and 3 it has the network, gamma, seed and ECE, and the largest eigenvalue and the trace
+of one or both Hessians. For Figure 4 it has tau, the learning rate, the seed, whether it diverged, and ECE, error and
+trace.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from scipy import stats
 
 Runs = Sequence[dict[str, Any]]
 HESSIANS = {"trained": "Hessian of the training loss", "cross_entropy": "Hessian of cross-entropy"}
+CHANGES = ("ece fall", "error rise", "trace over at 0")  # what `summarize_by_tau` compares with tau = 0
 _FOR_A_CUBIC = 5  # runs; a cubic passes through any four
 
 
@@ -40,16 +43,20 @@ def summarize_by_gamma(runs: Runs) -> dict[str, Any]:
     """Summarize Figure 2: how lambda_max depends on gamma, and which gamma has the lowest ECE."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
-        chosen = _whole_seeds([run for run in runs if run["network"] == network])
+        own = [run for run in runs if run["network"] == network]
+        chosen = _whole_seeds(own)
         if not chosen:
             continue
         last = names(chosen, "gamma")[-1]
         entry: dict[str, Any] = {}
         for name in HESSIANS:
             key = f"lambda_max_{name}"
-            rank = partial(_rank, one="gamma", two=key)
-            entry[f"{key}_rank_correlation_with_gamma"] = by_seed(chosen, rank, interval_of=False)
-            entry[f"{key}_at_largest_over_at_0"] = ratio_by_seed(chosen, partial(_growth, last=last, key=key))
+            measured = _whole_seeds(with_hessian(own, name))
+            if measured:
+                rank = partial(_rank, one="gamma", two=key)
+                growth = partial(_growth, last=names(measured, "gamma")[-1], key=key)
+                entry[f"{key}_rank_correlation_with_gamma"] = by_seed(measured, rank, interval_of=False)
+                entry[f"{key}_at_largest_over_at_0"] = ratio_by_seed(measured, growth)
         entry["gamma_of_least_ece"] = by_seed(chosen, _gamma_of_least_ece)
         for end, words in ((0.0, "0"), (last, "largest")):
             above = partial(_above_least_between, end=end, last=last)
@@ -62,10 +69,10 @@ def fit_cubics(runs: Runs) -> dict[str, Any]:
     """Summarize Figure 3: fit ECE by a cubic in the trace, and find the trace with the lowest fitted ECE."""
     found: dict[str, Any] = {}
     for network in names(runs, "network"):
-        chosen = [run for run in runs if run["network"] == network]
-        if len(chosen) < _FOR_A_CUBIC or len(names(chosen, "gamma")) < 2:
-            continue
         for name in HESSIANS:
+            chosen = with_hessian([run for run in runs if run["network"] == network], name)
+            if len(chosen) < _FOR_A_CUBIC or len(names(chosen, "gamma")) < 2:
+                continue
             trace, ece = (np.array([run[key] for run in chosen]) for key in (f"trace_{name}", "ece"))
             fit = np.polyfit(trace, ece, 3)
             rest = ece - np.polyval(fit, trace)
@@ -83,6 +90,47 @@ def fit_cubics(runs: Runs) -> dict[str, Any]:
                 ),
             }
     return found
+
+
+def summarize_by_tau(runs: Runs) -> dict[str, float]:
+    """Summarize Figure 4: how ECE, error and trace change with a penalty, by learning rate and tau.
+
+    A seed counts if it diverged neither with nor without the penalty. Limits need two such seeds.
+
+    Returns:
+        "ece fall(rate, tau)" and "error rise(rate, tau)", differences from tau = 0, and "trace over at 0(rate, tau)", a
+        ratio; each with ", low" and ", high" before the parenthesis.
+    """
+    found: dict[str, float] = {}
+    for rate in names(runs, "rate"):
+        for tau in [tau for tau in names(runs, "tau") if tau]:
+            pair = [run for run in runs if run["rate"] == rate and run["tau"] in (0.0, tau)]
+            lost = [run["seed"] for run in pair if run["diverged"]]
+            kept = [run for run in pair if run["seed"] not in lost]
+            if not kept:
+                continue
+            fall = by_seed(kept, partial(_change, key="ece", start=tau, end=0.0))
+            rise = by_seed(kept, partial(_change, key="error", start=0.0, end=tau))
+            positive = all(run["trace"] > 0 for run in kept)  # that of a collapsed network is 0 up to noise
+            ratios = [ratio_by_seed(kept, partial(_trace_ratio, tau=tau))] if positive else []
+            for name, summary in zip(CHANGES, [fall, rise, *ratios], strict=False):
+                place = f"({rate:g}, {tau:g})"
+                found[f"{name}{place}"] = summary.get("mean", summary["seeds"][0])
+                found |= {f"{name}, {end}{place}": summary[end] for end in ("low", "high") if end in summary}
+    return found
+
+
+def _change(runs: Runs, *, key: str, start: float, end: float) -> float:
+    return at(runs, "tau", end, key) - at(runs, "tau", start, key)
+
+
+def _trace_ratio(runs: Runs, *, tau: float) -> float:
+    return at(runs, "tau", tau, "trace") / at(runs, "tau", 0.0, "trace")
+
+
+def with_hessian(runs: Runs, name: str) -> list[dict[str, Any]]:
+    """Select the runs whose Hessian of this loss was measured."""
+    return [run for run in runs if f"trace_{name}" in run]
 
 
 def names(runs: Runs, key: str) -> list[Any]:
@@ -132,5 +180,10 @@ def _growth(runs: Runs, *, last: float, key: str) -> float:
     return at(runs, "gamma", last, key) / at(runs, "gamma", 0.0, key)
 
 
+def rank_correlation(one: Sequence[float], two: Sequence[float]) -> float:
+    """Spearman's rank correlation."""
+    return float(stats.spearmanr(one, two).statistic)
+
+
 def _rank(runs: Runs, *, one: str, two: str) -> float:
-    return float(stats.spearmanr([run[one] for run in runs], [run[two] for run in runs]).statistic)
+    return rank_correlation([run[one] for run in runs], [run[two] for run in runs])

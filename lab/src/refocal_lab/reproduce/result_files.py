@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ _DIGITS = 5  # significant digits of stored curves; no figure shows more
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published number and ours; `ours` and `within` are None if the zoo lacks the networks."""
+    """A published number and ours; `ours` and `within` are None if the zoo lacks the networks.
+
+    `differs` lists what ours has other than the paper's: network, data or schedule.
+    """
 
     says: str
     where: str
@@ -32,6 +36,7 @@ class Comparison:
     ours: float | None
     within: bool | None
     note: str
+    differs: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -40,9 +45,19 @@ class Comparison:
         Example:
             >>> Comparison("T", "Fig. 2", "about", 0.36, 0.005, 0.27634, False, "").line
             'T: paper: 0.36, ours: 0.2763, within: no'
+            >>> Comparison("T", "Fig. 2", "about", 0.36, 0.005, 0.2, False, "", ("network", "schedule")).line
+            'T: paper: 0.36, ours: 0.2, within: no, other network and schedule'
         """
-        end = "" if self.within is None else f", within: {'yes' if self.within else 'no'}"
+        end = "" if self.within is None else f", within: {self.within_text}"
         return f"{self.says}: paper: {self.paper_text}, ours: {self.ours_text}{end}"
+
+    @property
+    def within_text(self) -> str:
+        """Whether the numbers agree, and what ours has other than the paper's; a dash if there is no entry."""
+        if self.within is None:
+            return "–"
+        other = f", other {join_words(self.differs)}" if self.differs else ""
+        return f"{'yes' if self.within else 'no'}{other}"
 
     @property
     def ours_text(self) -> str:
@@ -55,6 +70,17 @@ class Comparison:
         return f"{'' if self.relation == 'about' else self.relation + ' '}{self.paper:g}"
 
 
+def join_words(words: Sequence[str]) -> str:
+    """Join words as in a sentence.
+
+    Example:
+        >>> join_words(["network", "data", "schedule"])
+        'network, data and schedule'
+    """
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 @dataclass(frozen=True)
 class StoredResult:
     """The result of a run, with everything needed to repeat it.
@@ -65,7 +91,7 @@ class StoredResult:
         kind: Kind of the computation.
         parameters: Parameters of the computation, including seeds.
         versions: Versions of Python and of the packages used.
-        seconds: Duration of the computation.
+        seconds: Duration of the computation; None if it was not recorded.
         numbers: The numbers.
         published: Comparisons with the published numbers.
         made_from: Names and digests of the input files.
@@ -76,7 +102,7 @@ class StoredResult:
     kind: str
     parameters: dict[str, Any]
     versions: dict[str, str]
-    seconds: float
+    seconds: float | None
     numbers: Numbers
     published: tuple[Comparison, ...]
     made_from: dict[str, str] = field(default_factory=dict)
@@ -102,7 +128,9 @@ def compare(published: tuple[PublishedNumber, ...], numbers: Numbers) -> tuple[C
 
 def _compare_one(item: PublishedNumber, ours: float | None) -> Comparison:
     within = None if ours is None else item.holds(ours)
-    return Comparison(item.says, item.where, item.relation, item.value, item.tolerance, ours, within, item.note)
+    return Comparison(
+        item.says, item.where, item.relation, item.value, item.tolerance, ours, within, item.note, item.differs
+    )
 
 
 def fill_finding(text: str, numbers: Numbers) -> str:
@@ -145,13 +173,15 @@ def load(results: Path, spec: Spec, scale: str) -> StoredResult | None:
         return None
     try:
         content = parse_json(read_document(file), ValueError)
-        kinds = {"seconds": int | float, "values": dict, "curves": dict}
+        kinds = {"seconds": int | float | None, "values": dict, "curves": dict}
         if content["scale"] != scale or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
             msg = f"scale must be {scale!r}, seconds a number, values and curves objects"
             raise ValueError(msg)
         table = tuple(tuple(row) for row in content.pop("table", ()))
         numbers = Numbers(content.pop("values"), content.pop("curves"), table, tuple(content.pop("absent", ())))
-        published = tuple(Comparison(**item) for item in content.pop("published"))
+        published = tuple(
+            Comparison(**{**item, "differs": tuple(item.get("differs", ()))}) for item in content.pop("published")
+        )
         return StoredResult(**content, numbers=numbers, published=published)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         msg = f"{file} is not a valid result ({error}): make it again with --force"

@@ -79,6 +79,30 @@ def reproduce(
     return Reproduction(result, finding, place, why)
 
 
+def redraw(spec: Spec, *, scale: Scale, results: Path) -> Reproduction:
+    """Draw a stored result again, without computing its numbers.
+
+    Args:
+        spec: The figure or table to draw.
+        scale: "smoke", "small" or "paper".
+        results: Folder of all results.
+
+    Raises:
+        ValueError: If there is no stored result for the parameters of the spec.
+    """
+    _check.one_of(scale, "scale", SCALES)
+    stored = result_files.load(results, spec, scale)
+    if stored is None or not _has_same_parameters(spec, stored):
+        msg = f"{spec.id} has no result for its parameters at scale {scale}: make it without --redraw"
+        raise ValueError(msg)
+    published = result_files.compare(spec.published, stored.numbers)
+    versions = {**stored.versions, **_find_versions("matplotlib")}
+    result = replace(stored, published=published, versions=versions)
+    figures = render(KINDS[spec.kind].draw, spec.parameters[scale], stored.numbers)
+    folder = result_files.save(results, spec, result, figures)
+    return Reproduction(result, result_files.fill_finding(spec.finding, stored.numbers), folder, "drawn again")
+
+
 def explain_outdated(spec: Spec, stored: result_files.StoredResult, made_from: dict[str, str]) -> str:
     """Explain why a stored result is outdated; the empty string if it is current.
 
@@ -87,9 +111,13 @@ def explain_outdated(spec: Spec, stored: result_files.StoredResult, made_from: d
         stored: The stored result.
         made_from: The digests of the current input files, from the kind's `made_from`.
     """
-    if (stored.kind, stored.parameters) != (spec.kind, result_files.to_json(spec.parameters[stored.scale])):
+    if not _has_same_parameters(spec, stored):
         return "the spec has changed since the result was stored"
     return "" if stored.made_from == made_from else "the zoo has changed since the result was stored"
+
+
+def _has_same_parameters(spec: Spec, stored: result_files.StoredResult) -> bool:
+    return (stored.kind, stored.parameters) == (spec.kind, result_files.to_json(spec.parameters[stored.scale]))
 
 
 def _reuse(spec: Spec, stored: result_files.StoredResult, results: Path, place: Path) -> Reproduction:
@@ -112,5 +140,8 @@ def _require(packages: tuple[str, ...]) -> None:
 
 
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    found = {name: importlib.metadata.version(name) for name in ("refocal", "numpy", "scipy", *packages)}
-    return {"python": platform.python_version(), **found}
+    return {"python": platform.python_version(), **_find_versions("refocal", "numpy", "scipy", *packages)}
+
+
+def _find_versions(*packages: str) -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in packages}

@@ -16,8 +16,9 @@ from refocal_lab.reproduce.kinds import KINDS
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 RELATIONS = ("about", "at most", "at least")
+DIFFERENCES = ("network", "data", "schedule")  # what ours can have other than the paper's
 _TEXTS = ("id", "paper", "title", "caption", "kind")
-_OPTIONAL: dict[str, type] = {"finding": str, "parameters": dict, "published": list}
+_OPTIONAL: dict[str, type] = {"finding": str, "differs": list, "parameters": dict, "published": list}
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class PublishedNumber:
         relation: Whether ours should be "about", "at most" or "at least" the value.
         tolerance: Allowed difference.
         note: Our comment on the difference.
+        differs: What ours has other than the paper's, of `DIFFERENCES`; empty if the setting is the same. If a spec
+            does not say it for a number, it is what the spec says for the figure.
     """
 
     number: str
@@ -41,6 +44,7 @@ class PublishedNumber:
     relation: str = "about"
     tolerance: float = 0.0
     note: str = ""
+    differs: tuple[str, ...] = ()
 
     def holds(self, ours: float) -> bool:
         """Tell whether our number agrees with the published one."""
@@ -60,6 +64,7 @@ class Spec:
         title: Title of a few words.
         caption: What the figure shows.
         finding: The result in words, with `{name:format}` for computed values; may be empty.
+        differs: What the figure has other than the paper's, of `DIFFERENCES`; the caption explains it.
         kind: The computation, one of `KINDS`.
         parameters: Parameters by scale: smoke (seconds), small (minutes), paper (as published).
         published: Published numbers to compare with.
@@ -73,6 +78,7 @@ class Spec:
     kind: str
     parameters: Mapping[str, Any]
     published: tuple[PublishedNumber, ...]
+    differs: tuple[str, ...] = ()
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
@@ -138,14 +144,19 @@ def _build_spec(content: dict[str, Any], stem: str) -> Spec:
         )
         for scale in SCALES
     }
+    differs = _check_differences(_convert(content["differs"], tuple[str, ...], "differs"), "differs")
     published = tuple(
-        _build_published(item, f"published {index}") for index, item in enumerate(content["published"], start=1)
+        _build_published(item, differs, f"published {index}")
+        for index, item in enumerate(content["published"], start=1)
     )
-    return Spec(**{name: content[name] for name in (*_TEXTS, "finding")}, parameters=parameters, published=published)
+    texts = {name: content[name] for name in (*_TEXTS, "finding")}
+    return Spec(**texts, parameters=parameters, published=published, differs=differs)
 
 
-def _build_published(content: Any, where: str) -> PublishedNumber:
-    made: PublishedNumber = _build_record(PublishedNumber, _convert(content, dict, where), where)
+def _build_published(content: Any, differs: tuple[str, ...], where: str) -> PublishedNumber:
+    given = {"differs": list(differs), **_convert(content, dict, where)}
+    made: PublishedNumber = _build_record(PublishedNumber, given, where)
+    _check_differences(made.differs, f"{where}: differs")
     if made.relation not in RELATIONS:
         msg = f"{where}: relation must be one of {', '.join(map(repr, RELATIONS))}, got {made.relation!r}"
         raise ValueError(msg)
@@ -153,6 +164,13 @@ def _build_published(content: Any, where: str) -> PublishedNumber:
         msg = f"{where}: tolerance must be given and must not be negative"
         raise ValueError(msg)
     return made
+
+
+def _check_differences(given: tuple[str, ...], name: str) -> tuple[str, ...]:
+    if not set(given) <= set(DIFFERENCES) or len(set(given)) < len(given):
+        msg = f"{name} must list some of {', '.join(map(repr, DIFFERENCES))}, each once, got {list(given)}"
+        raise ValueError(msg)
+    return given
 
 
 def _build_record(wanted: type, given: dict[str, Any], where: str) -> Any:

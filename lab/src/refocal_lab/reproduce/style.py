@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 WIDTH = 7.2  # inches, the text width of a page
 GUIDE = "0.55"  # color of diagonals and other lines without data
-_DPI = 130
-_COLORS = 64  # of the PNG; enough for lines on white, and a third of the size
+_DPI = 260
+_PAD = 5  # points between a panel and its name
+_COLORS = 256  # of the PNG; with fewer, those of a few small marks are merged
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
@@ -59,36 +60,71 @@ def color(index: int) -> str:
 
 
 def label_panel(ax: Axes, index: int, text: str = "") -> None:
-    """Write (a), (b), ..., (z), (27), ... and a title above the left corner of a panel."""
+    """Write the name of a panel above its left corner."""
+    ax.set_title(name_panel(index, text), loc="left", pad=_PAD)
+
+
+def label_panels(axes: Sequence[Axes], index: int, text: str) -> None:
+    """Write one name above several panels side by side, however long it is."""
+    axes[0].set_title(" ", pad=_PAD)  # keeps the height: the name itself has no part in the layout
+    name = axes[0].annotate(
+        name_panel(index, text), (0, 1), (0, _PAD), xycoords="axes fraction", textcoords="offset points"
+    )
+    name.set_in_layout(False)
+
+
+def name_panel(index: int, text: str = "") -> str:
+    """Name a panel (a), (b), ..., (z), (27), ..., with a title.
+
+    Example:
+        >>> name_panel(0, "CIFAR-10"), name_panel(26)
+        ('(a) CIFAR-10', '(27)')
+    """
     name = ascii_lowercase[index] if index < len(ascii_lowercase) else str(index + 1)
-    ax.set_title(f"({name}) {text}".rstrip(), loc="left", pad=5)
+    return f"({name}) {text}".rstrip()
 
 
-def start_at_zero(ax: Axes) -> None:
-    """Start the vertical axis at 0, with a margin at the top so that no mark is cut off."""
-    ax.update_datalim([(0, 0)], updatex=False)
-    ax.autoscale_view(scalex=False)
-    ax.set_ylim(bottom=0)
+def start_at_zero(ax: Axes, *, horizontal: bool = False) -> None:
+    """Start the vertical or horizontal axis at 0, with a margin at the other end so that no mark is cut off."""
+    ax.update_datalim([(0, 0)], updatex=horizontal, updatey=not horizontal)
+    ax.autoscale_view(scalex=horizontal, scaley=not horizontal)
+    if horizontal:
+        ax.set_xlim(left=0)
+    else:
+        ax.set_ylim(bottom=0)
+
+
+def add_common_legend(figure: Figure, axes: Iterable[Axes], **more: Any) -> None:
+    """Explain the series of all panels once, above them."""
+    found = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if found:
+        figure.legend(found.values(), found.keys(), loc="outside upper center", **{"ncols": len(found), **more})
 
 
 def render(draw: Callable[[Figure, Any, Numbers], None], parameters: Any, numbers: Numbers) -> dict[str, bytes]:
     """Draw a figure as figure.svg and figure.png."""
     import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
-    from PIL import Image
 
     with mpl.rc_context({**mpl.rcParamsDefault, "backend": mpl.rcParams["backend"], **_STYLE}):
         figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
         draw(figure, parameters, numbers)
-        svg, png = io.BytesIO(), io.BytesIO()
-        # Use the canvases directly: `figure.savefig` would draw everything twice, for the layout and for the file.
-        vectors: Any = FigureCanvasSVG(figure)
-        vectors.print_svg(svg, metadata={"Date": None})
-        figure.set_dpi(_DPI)
-        pixels: Any = FigureCanvasAgg(figure)
-        pixels.draw()
+        return to_files(figure)
+
+
+def to_files(figure: Figure) -> dict[str, bytes]:
+    """Write a figure as figure.svg and figure.png, in as few bytes as possible."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from PIL import Image
+
+    svg, png = io.BytesIO(), io.BytesIO()
+    # Use the canvases directly: `figure.savefig` would draw everything twice, for the layout and for the file.
+    vectors: Any = FigureCanvasSVG(figure)
+    vectors.print_svg(svg, metadata={"Date": None})
+    figure.set_dpi(_DPI)
+    pixels: Any = FigureCanvasAgg(figure)
+    pixels.draw()
     image = Image.frombuffer("RGBA", pixels.get_width_height(), pixels.buffer_rgba(), "raw", "RGBA", 0, 1)
     image.convert("RGB").quantize(_COLORS).save(png, format="png", optimize=True)
     return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
@@ -38,7 +39,9 @@ _MODELS = {
     "densenet121": "DenseNet-121",
     "resnet110-bottleneck": "ResNet-110 (bottleneck)",
     "gp-cnn": "Global Pooling CNN",
+    "mobilenet-v2": "MobileNet-v2",
     "tree-lstm": "Tree LSTM",
+    "vgg19": "VGG-19",
 }
 
 
@@ -72,8 +75,22 @@ class Network(NamedTuple):
             >>> Network("cifar10", "resnet20").label, Network("svhn", "wide-resnet26-10").label
             ('CIFAR-10, ResNet-20', 'SVHN, Wide-ResNet-26-10')
         """
-        model = _MODELS.get(self.model) or self.model.replace("resnet", "ResNet-").replace("wide", "Wide")
-        return f"{_DATA.get(self.data, self.data)}, {model}"
+        return f"{self.data_label}, {self.model_label}"
+
+    @property
+    def data_label(self) -> str:
+        """The usual spelling of the data set."""
+        return _DATA.get(self.data, self.data)
+
+    @property
+    def model_label(self) -> str:
+        """The usual spelling of the network."""
+        return _MODELS.get(self.model) or self.model.replace("resnet", "ResNet-").replace("wide", "Wide")
+
+    @property
+    def sort_key(self) -> list[str]:
+        """Sort key that puts ResNet-20 before ResNet-110."""
+        return [part.zfill(4) if part.isdigit() else part for part in re.split(r"(\d+)", str(self))]
 
 
 class Entries:

@@ -69,7 +69,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     panels = figure.subplots(1, 3)
     shown = {
         "loss": ("loss (nats)", 4),
-        "derivative": ("absolute derivative with respect to p", 6),
+        "derivative": ("absolute derivative by p", 6),
         "printed": ("Eq. 30 as printed", 2),
     }
     for index, (ax, (name, (words, top))) in enumerate(zip(panels, shown.items(), strict=True)):

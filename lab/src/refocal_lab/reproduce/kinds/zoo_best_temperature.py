@@ -95,10 +95,10 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
                 )
         ax.set(xlabel="γ of the focal map", ylabel="best temperature T")
         if network:
-            ax.set_title(Network.parse(network).label, fontsize=8)
-            ax.legend()
+            style.label_panel(ax, held.index(network), Network.parse(network).label)
         else:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+    style.add_common_legend(figure, panels, ncols=3)
 
 
 KIND = zoo_kind(Parameters, compute, draw)

@@ -79,8 +79,8 @@ def _summarize(gammas: tuple[float, ...], eces: dict[str, list[list[float]]]) ->
 
 
 def draw(figure: Figure, given: ParadigmParameters, numbers: Numbers) -> None:
-    """Draw one panel per network and paradigm of the zoo."""
-    boxes = numbers.curves["boxes"]
+    """Draw one panel per network and paradigm with two or more gammas."""
+    boxes = [item for item in numbers.curves["boxes"] if sum(map(bool, item["raw"])) > 1]
     columns = min(_COLUMNS, max(len(boxes), 1))
     count = max(-(-len(boxes) // columns), 1)
     figure.set_size_inches(style.WIDTH * max(columns, 1.7) / _COLUMNS, 0.5 + 2.4 * count)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_HEIGHT = 2.7
+_HEIGHT = 1.85  # of a row of panels, in inches
+_FEWEST = 3  # gammas of a network that is drawn
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Parameters:
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Collect the runs whose cards have both Hessians, and summarize them."""
+    """Collect the runs whose cards have the Hessian of the training loss, and summarize them."""
     found = select_entries(given, context)
     runs: list[dict[str, Any]] = []
     rows: Rows = [("network", "", *(f"γ = {gamma:g}" for gamma in given.gammas))]
@@ -75,16 +76,21 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any] | None:
-    """Read a run; None if its card lacks a Hessian. Of several measurements, take the one with the most samples."""
+    """Read a run; None if its card lacks the Hessian of the training loss.
+
+    That of cross-entropy is optional. Of several measurements, take the one with the most samples.
+    """
     run: dict[str, Any] = {"network": str(network), "gamma": gamma, "seed": card.seed, "ece": card.ece}
     for name in HESSIANS:
         entries = [
             each
             for each in card.content.get("curvature", [])
-            if (each["part"], each["matrix"], each["loss"]) == (part, "hessian", name.replace("_", "-"))
+            if (each["part"], each["matrix"]) == (part, "hessian") and each["loss"] == name.replace("_", "-")
         ]
-        if not entries:
+        if not entries and name == "trained":
             return None
+        if not entries:
+            continue
         most = max(entries, key=lambda each: each["samples"])
         run[f"lambda_max_{name}"] = most["largest_eigenvalues"][0]
         run[f"trace_{name}"] = most["trace"]
@@ -99,7 +105,10 @@ def _list_rows(given: Parameters) -> list[tuple[str, str, float]]:
 
 
 def _cells(gammas: tuple[float, ...], runs: curvature_runs.Runs, key: str, factor: float) -> list[str]:
-    return [format_spread([run[key] for run in runs if run["gamma"] == gamma], factor=factor) for gamma in gammas]
+    return [
+        format_spread([run[key] for run in runs if run["gamma"] == gamma and key in run], factor=factor)
+        for gamma in gammas
+    ]
 
 
 def _flatten(entry: dict[str, Any]) -> dict[str, float]:
@@ -128,10 +137,10 @@ def _expected_values(given: Parameters) -> list[tuple[str, str]]:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw one row of panels per network that was measured with several gammas."""
+    """Draw one row of panels per network that was measured with three or more gammas."""
     runs = numbers.curves["runs"]
     gammas = {name: {run["gamma"] for run in runs if run["network"] == name} for name in given.networks}
-    networks = [name for name in given.networks if len(gammas[name]) > 1]
+    networks = [name for name in given.networks if len(gammas[name]) >= _FEWEST]
     figure.set_size_inches(style.WIDTH, 0.4 + _HEIGHT * max(len(networks), 1))
     panels = figure.subplots(max(len(networks), 1), 2, squeeze=False)
     for axes, network in zip(panels, networks, strict=False):
@@ -140,10 +149,14 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             _draw_by_gamma(axes, chosen)
         else:
             for ax, name in zip(axes, HESSIANS, strict=True):
-                fit = numbers.curves["found"].get(f"{network}, {name}")
-                _draw_by_trace(ax, chosen, name, fit)
-        for ax in axes:
-            ax.set_title(Network.parse(network).label, fontsize=8)
+                measured = curvature_runs.with_hessian(chosen, name)
+                if measured:
+                    _draw_by_trace(ax, given, measured, name, numbers.curves["found"].get(f"{network}, {name}"))
+                else:
+                    ax.text(0.5, 0.5, f"{HESSIANS[name]}:\n{NO_ENTRY}", ha="center", transform=ax.transAxes)
+                    ax.set_axis_off()
+        style.label_panels(axes, networks.index(network), Network.parse(network).label)
+    style.add_common_legend(figure, panels.ravel())
     if not networks:
         for ax in panels.ravel():
             ax.set_axis_off()
@@ -152,9 +165,10 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
 
 def _draw_by_gamma(axes: Any, runs: curvature_runs.Runs) -> None:
     for index, (name, words) in enumerate(HESSIANS.items()):
-        _draw_means(axes[0], runs, f"lambda_max_{name}", 1.0, index, label=words)
+        measured = curvature_runs.with_hessian(runs, name)
+        if measured:
+            _draw_means(axes[0], measured, f"lambda_max_{name}", 1.0, index, label=words)
     axes[0].set(xlabel="γ", ylabel="λmax", ylim=(0, None))
-    axes[0].legend()
     _draw_means(axes[1], runs, "ece", 100.0, 2, label="")
     axes[1].set(xlabel="γ", ylabel="ECE (%)", ylim=(0, None))
 
@@ -172,8 +186,11 @@ def _draw_means(ax: Axes, runs: curvature_runs.Runs, key: str, factor: float, in
     ax.plot([run["gamma"] for run in runs], [factor * run[key] for run in runs], **dots)
 
 
-def _draw_by_trace(ax: Axes, runs: curvature_runs.Runs, name: str, fit: dict[str, Any] | None) -> None:
-    for index, gamma in enumerate(names(runs, "gamma")):
+def _draw_by_trace(
+    ax: Axes, given: Parameters, runs: curvature_runs.Runs, name: str, fit: dict[str, Any] | None
+) -> None:
+    for gamma in names(runs, "gamma"):
+        index = given.gammas.index(gamma)
         some = [run for run in runs if run["gamma"] == gamma]
         dots: dict[str, Any] = {"marker": style.MARKERS[index % len(style.MARKERS)], "color": style.color(index)}
         traces, eces = [run[f"trace_{name}"] for run in some], [100 * run["ece"] for run in some]
@@ -183,8 +200,6 @@ def _draw_by_trace(ax: Axes, runs: curvature_runs.Runs, name: str, fit: dict[str
         grid = np.linspace(min(traces), max(traces), 200)
         ax.plot(grid, 100 * np.polyval(fit["cubic_in_trace"], grid), color=style.GUIDE, linewidth=1.0)
     ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel="ECE (%)", ylim=(0, None))
-    if name == "trained":
-        ax.legend(fontsize=7)
 
 
 KIND = zoo_kind(Parameters, compute, draw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from refocal import metrics
 from refocal.calibrators import FocalTemperatureScaling
 from refocal.calibrators.focal_temperature import Objective
 from refocal_lab import zoo
+from refocal_lab.papers import PAPERS
 from refocal_lab.reproduce import style
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.dot_rows import Group, Mark, Row, Section, Spread, draw_sections
 from refocal_lab.reproduce.zoo_entries import (
     Entries,
     FittedMap,
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 _BINS = 15
 _METHODS = {"ts": "TS", "fts": "focal TS"}
+_PAPER = "003"
+_FACTORS = {"nll": 1.0, "adaptive_ece": 100.0}
 _CRITERIA: dict[Objective, str] = {"nll": "log-loss", "adaptive_ece": "ECE"}
 _PUBLISHED = {
     "ts, nll": "ts-nll",
@@ -130,7 +135,7 @@ def _rows(network: Network, loss: str, trials: list[dict[str, Any]]) -> list[tup
     rows = []
     for method, words in _METHODS.items():
         cells = []
-        for criterion, factor in (("nll", 1.0), ("adaptive_ece", 100.0)):
+        for criterion, factor in _FACTORS.items():
             chosen = [trial[f"{method}, {criterion}"] for trial in trials]
             cell = format_spread(
                 [choice[criterion] for choice in chosen], factor=factor, digits=3 if factor == 1 else 2
@@ -149,9 +154,12 @@ def _rows(network: Network, loss: str, trials: list[dict[str, Any]]) -> list[tup
 
 
 def _format_published(network: Network, loss: str, how: str, criterion: str, factor: float) -> str:
+    return "".join(f" [{factor * value:.2f}]" for value in _published(network, loss, how, criterion))
+
+
+def _published(network: Network, loss: str, how: str, criterion: str) -> list[float]:
     measure = "nll" if criterion == "nll" else "adaptive_ece_15"
-    values = published_values("003", network, loss, _PUBLISHED[how], measure)
-    return "".join(f" [{factor * value:.2f}]" for value in values)
+    return published_values(_PAPER, network, loss, _PUBLISHED[how], measure)
 
 
 def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, ...]]:
@@ -173,39 +181,42 @@ def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, .
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw log-loss and ECE of each entry by loss, with TS and focal TS side by side."""
-    figure.set_size_inches(style.WIDTH, 3.3)
-    panels = figure.subplots(1, 2)
+    """Draw one row per network and loss, with log-loss and ECE as columns and the methods as marks."""
     measured = numbers.curves["networks"]
-    losses = [loss for loss in given.losses if any(item["loss"] == loss for item in measured)]
-    for index, (ax, criterion) in enumerate(zip(panels, _CRITERIA, strict=True)):
-        for n, network in enumerate(dict.fromkeys(item["network"] for item in measured)):
-            for m, (method, words) in enumerate(_METHODS.items()):
-                points = [
-                    (losses.index(item["loss"]) + (m - 0.5) * 0.3, trial[f"{method}, {criterion}"][criterion])
-                    for item in measured
-                    if item["network"] == network
-                    for trial in item["trials"]
-                ]
-                x, y = np.array(points).T
-                ax.plot(
-                    x,
-                    y if criterion == "nll" else 100 * y,
-                    linestyle="none",
-                    marker=style.MARKERS[n % len(style.MARKERS)],
-                    markersize=4.5,
-                    markerfacecolor="white" if m == 0 else style.color(1),
-                    color=style.color(m),
-                    label=f"{Network.parse(network).label}, {words}",
-                )
-        short = {"cross-entropy": "cross-\nentropy", "flsd-53": "FLSD-\n53", "adafocal": "Ada-\nFocal"}
-        ax.set_xticks(range(len(losses)), [short.get(loss, loss_label(loss)) for loss in losses])
-        ax.set_ylabel(("log-loss (nats)", "ECE, 15 bins of equal mass (%)")[index])
-        style.label_panel(ax, index, f"tuned by {_CRITERIA[criterion]}")
-        if not measured:
-            ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    style.start_at_zero(panels[1])
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    networks = sorted({Network.parse(item["network"]) for item in measured}, key=lambda network: network.sort_key)
+    sections = []
+    for data in dict.fromkeys(Network.parse(text).data for text in given.networks):
+        groups = [_make_group(given, network, measured) for network in networks if network.data == data]
+        sections += [Section(Network(data, "").data_label, groups)] if groups else []
+    theirs = " or ".join(dict.fromkeys(Network.parse(text).model_label for text in given.networks))
+    whose = f"{PAPERS[_PAPER].citation}, {theirs}"
+    marks = {}
+    for method, words, offset in (("ts", "TS", -0.2), ("fts", "focal TS", 0.2)):
+        face = "white" if method == "ts" else None
+        marks[f"paper {method}"] = Mark(f"{whose}, {words}", "D", "0.55", face or "0.55", offset)
+        marks[f"ours {method}"] = Mark(f"ours, {words}", "o", style.color(1), face or style.color(1), offset)
+    columns = {"nll": "log-loss (nats),\ntuned by log-loss", "adaptive_ece": "ECE (%),\ntuned by ECE"}
+    draw_sections(figure, sections, columns=columns, marks=marks, not_from_zero=["nll"])
+
+
+def _make_group(given: Parameters, network: Network, measured: list[dict[str, Any]]) -> Group:
+    """Make the rows of a network, sorted by its log-loss with temperature scaling."""
+    items = [item for item in measured if item["network"] == str(network)]
+    rows = [Row(loss_label(item["loss"]), _make_cells(given, network, item)) for item in items]
+    return Group(network.model_label, sorted(rows, key=lambda row: row.rank("nll", "ours ts")))
+
+
+def _make_cells(given: Parameters, network: Network, item: dict[str, Any]) -> dict[tuple[str, str], list[Spread]]:
+    """Collect our numbers, and those of the paper's network on the same data set."""
+    theirs = [one for one in map(Network.parse, given.networks) if one.data == network.data]
+    cells: dict[tuple[str, str], list[Spread]] = {}
+    for method, (criterion, factor) in product(_METHODS, _FACTORS.items()):
+        how = f"{method}, {criterion}"
+        ours = [factor * trial[how][criterion] for trial in item["trials"]]
+        cells[criterion, f"ours {method}"] = [Spread.over(ours)]
+        found = [value for one in theirs for value in _published(one, item["loss"], how, criterion)]
+        cells[criterion, f"paper {method}"] = [Spread.over([factor * value]) for value in found]
+    return cells
 
 
 KIND = zoo_kind(Parameters, compute, draw)

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WORDS = {"nll": "NLL", "error": "error", "ece": "ECE", "entropy": "entropy", "true_probability": "p(true class)"}
+_WORDS = {
+    "nll": "NLL",
+    "error": "error",
+    "ece": "ECE",
+    "entropy": "entropy",
+    "true_probability": "p(true class)",
+    "head_norm": "L2 norm",
+}
+_UNITS = {"nll": "nats", "entropy": "nats", "error": "share", "ece": "share"}
 _EPOCHS = 5  # a rise starts at the mean of these, because single epochs are noisy
 _WHOSE = {"correct": "of correct samples", "wrong": "of mistakes"}
 
@@ -124,13 +132,13 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     for index, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
         _draw_panel(ax, panel, numbers.curves["paths"])
         style.label_panel(ax, index, panel.title)
+        ax.set_ylabel(_label_axis(panel))
         if index >= len(panels) - given.columns:
             ax.set_xlabel("epoch")
         if len(panel.measures) > 1 and numbers.curves["paths"]:
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7.5)
     if len(given.losses) > 1 and numbers.curves["paths"]:
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(given.losses))
+        style.add_common_legend(figure, axes)
 
 
 def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | None]]]) -> None:
@@ -143,6 +151,13 @@ def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | 
             label = loss_label(loss) if len(panel.measures) == 1 else _label(measure)
             ax.plot(range(1, len(path) + 1), path, label=label, **style.line(index, linewidth=1.0))
             index += 1
+
+
+def _label_axis(panel: Panel) -> str:
+    """Label the vertical axis with the measures and their unit, such as "NLL, entropy (nats)"."""
+    names = list(dict.fromkeys(measure.split(".")[-1] for measure in panel.measures))
+    units = dict.fromkeys(_UNITS[name] for name in names if name in _UNITS)
+    return ", ".join(_WORDS.get(name, name) for name in names) + "".join(f" ({unit})" for unit in units)
 
 
 def _label(measure: str) -> str:

@@ -14,8 +14,10 @@ import numpy as np
 
 from refocal import metrics
 from refocal_lab import zoo
+from refocal_lab.papers import PAPERS
 from refocal_lab.reproduce import style
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.dot_rows import Group, Mark, Row, Section, Spread, draw_sections
 from refocal_lab.reproduce.zoo_entries import (
     Network,
     Rows,
@@ -32,7 +34,6 @@ from refocal_lab.zoo.published import parse_variant
 from refocal_lab.zoo.scoring import Scoring, read_as_published
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _METHODS = {"raw": "as given", "psi": "Ψ", "ts-ece": "TS by ECE", "ts-nll": "TS by NLL", "fts": "focal TS"}
@@ -231,47 +232,42 @@ def _format_published(network: Network, loss: str, method: str, measure: str, pa
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw the ECE by loss, with one panel per network and bars for the limits over seeds."""
+    """Draw the ECE: one row per loss, sorted, one column per method, and one section per network."""
     groups = numbers.curves["groups"]
-    titles = list(dict.fromkeys(group["network"] for group in groups)) or [Network.parse(given.networks[0]).label]
-    figure.set_size_inches(style.WIDTH, 0.5 + 2.4 * len(titles))
-    panels = figure.subplots(len(titles), 1, squeeze=False)[:, 0]
-    for index, (ax, title) in enumerate(zip(panels, titles, strict=True)):
-        _draw_panel(ax, given, [group for group in groups if group["network"] == title])
-        style.label_panel(ax, index, title)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(_METHODS))
+    sections = []
+    for title in dict.fromkeys(group["network"] for group in groups):
+        held = [group for group in groups if group["network"] == title]
+        network = _find_published(given, title, groups)
+        rows = [Row(_short_label(group["loss"]), _make_cells(given.paper, network, group)) for group in held]
+        sections.append(Section(title, [Group("", sorted(rows, key=lambda row: row.rank("raw", "ours")))]))
+    marks = {
+        "paper": Mark(PAPERS[given.paper].citation, "D", style.color(2), "white"),
+        "ours": Mark("ours, with the widest 95 % limits of the seeds", "o", style.color(1), style.color(1)),
+    }
+    columns = {method: f"ECE (%),\n{words}" for method, words in _METHODS.items()}
+    draw_sections(figure, sections, columns=columns, marks=marks, same_scale=True)
 
 
-def _draw_panel(ax: Axes, given: Parameters, groups: list[dict[str, Any]]) -> None:
-    short = {"cross-entropy": "cross-\nentropy", "brier": "Brier"}
-    losses = [loss for loss in given.losses if any(group["loss"] == loss for group in groups)]
-    width = 0.8 / len(_METHODS)
-    for m, (method, words) in enumerate(_METHODS.items()):
-        held = [group for group in groups if method in group["methods"]]
-        places = [losses.index(group["loss"]) + (m - (len(_METHODS) - 1) / 2) * width for group in held]
-        found = [group["methods"][method] for group in held]
-        means = [100 * np.mean(values[_LIMITED]) for values in found]
-        reach = [
-            [100 * max(0.0, np.mean(values[_LIMITED]) - values["low"]) for values in found],
-            [100 * max(0.0, values["high"] - np.mean(values[_LIMITED])) for values in found],
-        ]
-        ax.errorbar(
-            places,
-            means,
-            yerr=reach,
-            linestyle="none",
-            marker=style.MARKERS[m],
-            markersize=4,
-            linewidth=0.9,
-            color=style.color(m),
-            label=words,
-        )
-    ticks = [short.get(loss, loss_label(loss).replace("cross-entropy, smoothing ", "LS\n")) for loss in losses]
-    ax.set_xticks(range(len(losses)), ticks, fontsize="small")
-    ax.set_ylabel("ECE, 15 bins (%)")
-    style.start_at_zero(ax)
-    if not groups:
-        ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+def _short_label(loss: str) -> str:
+    return loss_label(loss).replace("cross-entropy, smoothing", "label smoothing")
+
+
+def _find_published(given: Parameters, title: str, groups: list[dict[str, Any]]) -> Network | None:
+    """Find the network whose published numbers belong to a section; with two readings it is the second."""
+    network = next(network for network in map(Network.parse, given.networks) if title.startswith(network.label))
+    titles = {group["network"] for group in groups}
+    return network if title == max((one for one in titles if one.startswith(network.label)), key=len) else None
+
+
+def _make_cells(paper: str, network: Network | None, group: dict[str, Any]) -> dict[tuple[str, str], list[Spread]]:
+    cells: dict[tuple[str, str], list[Spread]] = {}
+    for method, values in group["methods"].items():
+        mean = float(np.mean(values[_LIMITED]))
+        low, high = min(mean, values["low"]), max(mean, values["high"])
+        cells[method, "ours"] = [Spread(100 * mean, 100 * low, 100 * high)]
+        found = [] if network is None else published_values(paper, network, group["loss"], method, _LIMITED)
+        cells[method, "paper"] = [Spread.over([100 * value]) for value in found]
+    return cells
 
 
 KIND = zoo_kind(Parameters, compute, draw)

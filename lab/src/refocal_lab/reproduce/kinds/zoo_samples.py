@@ -27,6 +27,7 @@ from refocal_lab.zoo.published import parse_variant
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _WHEN = {"raw": "as given", "ts-ece": "after TS"}
 _KINDS = {"right": "all correct", "wrong": "all wrong"}
@@ -40,11 +41,13 @@ class Parameters:
         networks: The paper's network, then others; the first one in the zoo is drawn.
         losses: For example "focal 3"; the first seed of each is used.
         samples: Number of correct and of wrong samples to draw, taken from the start of the test part.
+        classes: Names of the classes.
     """
 
     networks: tuple[str, ...]
     losses: tuple[str, ...]
     samples: int
+    classes: tuple[str, ...]
 
     def wants(self, card: zoo.Card) -> bool:
         """Select these networks, trained with one of the losses."""
@@ -74,6 +77,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
             shown = {
                 kind: {
                     "index": (first := rows_of[: given.samples]),
+                    "class": _describe_classes(given, held, first),
                     "confidence": {loss: {when: one[when][first] for when in _WHEN} for loss, one in held.items()},
                 }
                 for kind, rows_of in chosen.items()
@@ -82,18 +86,29 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def _confidences(entry: zoo.Entry) -> dict[str, np.ndarray]:
-    """Compute the top confidence of each test sample, and whether the prediction is correct."""
+    """Compute the top confidence of each test sample, its class, and the prediction."""
     val, test = read_parts(entry)
     found = {when: fit_temperature(when, val).predict(test.logits).max(axis=1) for when in _WHEN}
-    return {**found, "correct": softmax(test.logits).argmax(axis=1) == test.labels}
+    return {**found, "label": test.labels, "predicted": softmax(test.logits).argmax(axis=1)}
 
 
 def _choose_samples(held: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Find the indices of samples that all networks classify correctly, and that all classify wrongly."""
-    correct = np.array([one["correct"] for one in held.values()])
+    correct = np.array([one["predicted"] == one["label"] for one in held.values()])
     if not held:
         return {kind: np.array([], dtype=int) for kind in _KINDS}
     return {"right": np.flatnonzero(correct.all(axis=0)), "wrong": np.flatnonzero(~correct.any(axis=0))}
+
+
+def _describe_classes(given: Parameters, held: dict[str, dict[str, np.ndarray]], rows: np.ndarray) -> list[str]:
+    """Name the class of each sample and, if they are wrong, the predictions: "cat → dog/frog"."""
+    labels = next(iter(held.values()))["label"]
+    found = []
+    for row in rows:
+        predicted = dict.fromkeys(given.classes[one["predicted"][row]] for one in held.values())
+        name = given.classes[labels[row]]
+        found.append(name if list(predicted) == [name] else f"{name} → {'/'.join(predicted)}")
+    return found
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
@@ -107,14 +122,28 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             _draw_samples(ax, given, numbers.curves["shown"][kind])
         else:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    panels[0].set_ylabel("index of the test sample")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    panels[0].set_ylabel("index and class of the test sample")
+    if numbers.curves["shown"]:
+        figure.legend(handles=_make_handles(numbers), loc="outside upper center", ncols=7, handlelength=1)
+
+
+def _make_handles(numbers: Numbers) -> list[Line2D]:
+    """Make a legend with one entry per loss, and one for each time of measurement."""
+    from matplotlib.lines import Line2D
+
+    losses = numbers.curves["shown"]["right"]["confidence"]
+    looks = [(loss_label(loss), style.MARKERS[n], style.color(n), style.color(n)) for n, loss in enumerate(losses)]
+    looks += [(_WHEN[when], "h", "0.4", "white" if when == "raw" else "0.4") for when in _WHEN]
+    return [
+        Line2D([], [], label=label, marker=marker, color=color, markerfacecolor=face, linestyle="none", markersize=5)
+        for label, marker, color, face in looks
+    ]
 
 
 def _draw_samples(ax: Axes, given: Parameters, samples: dict[str, Any]) -> None:
     count = len(samples["index"])
-    for n, (loss, by_when) in enumerate(samples["confidence"].items()):
-        for when, words in _WHEN.items():
+    for n, by_when in enumerate(samples["confidence"].values()):
+        for when in _WHEN:
             ax.plot(
                 by_when[when],
                 np.arange(count) + 0.12 * (n - (len(samples["confidence"]) - 1) / 2),
@@ -123,9 +152,10 @@ def _draw_samples(ax: Axes, given: Parameters, samples: dict[str, Any]) -> None:
                 markersize=5,
                 markerfacecolor="white" if when == "raw" else style.color(n),
                 color=style.color(n),
-                label=f"{loss_label(loss)}, {words}",
             )
-    ax.set_yticks(range(count), [str(index) for index in samples["index"]])
+    ax.set_yticks(
+        range(count), [f"{index}:\n{words}" for index, words in zip(samples["index"], samples["class"], strict=True)]
+    )
     ax.set_ylim(given.samples - 0.5, -0.5)
 
 

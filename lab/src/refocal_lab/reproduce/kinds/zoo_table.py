@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from refocal_lab import zoo
 from refocal_lab.papers import PAPERS
 from refocal_lab.reproduce import style
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
+from refocal_lab.reproduce.dot_rows import Group, Mark, Row, Section, Spread, draw_sections
 from refocal_lab.reproduce.zoo_entries import (
     Entries,
     Network,
@@ -28,10 +30,16 @@ from refocal_lab.zoo.published import parse_variant
 from refocal_lab.zoo.scoring import read_as_published
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _METHODS = {"raw": "pre T", "ts-ece": "post T", "ts-adaptive-ece": "post T", "ts-nll": "post T"}
+_WHEN = {
+    "raw": "as given",
+    "ts-ece": "after TS by ECE",
+    "ts-adaptive-ece": "after TS by adaptive ECE",
+    "ts-nll": "after TS by NLL",
+}
+_SHORT = {"confident_99": "confident (%)", "accuracy_99": "their accuracy (%)"}
 _MEASURES = {
     "error": "error (%)",
     "nll": "NLL (%)",
@@ -141,80 +149,52 @@ def _cell(place: CellKey, paper: str, item: dict[str, Any] | None) -> str:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw one panel per data set and measure, with the paper's networks in gray and ours in black and blue."""
-    networks = list(
-        dict.fromkeys(
-            [*map(Network.parse, given.networks), *(Network.parse(i["network"]) for i in numbers.curves["networks"])]
-        )
-    )
-    held = [item["network"].split()[0] for item in numbers.curves["networks"]]
-    shown = list(dict.fromkeys(held)) or ["cifar10"]
-    figure.set_size_inches(style.WIDTH, 0.6 + 2.6 * len(given.measures) * len(shown))
-    panels = figure.subplots(len(shown) * len(given.measures), 1, squeeze=False)[:, 0]
-    for index, ax in enumerate(panels):
-        data, measure = shown[index // len(given.measures)], given.measures[index % len(given.measures)]
-        of_data = [network for network in networks if network.data == data]
-        _draw_panel(ax, given, measure, of_data, numbers.curves["networks"])
-        ax.set_ylabel(_MEASURES[measure])
-        style.label_panel(ax, index, of_data[0].label.split(",")[0])
-    handles = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2)
+    """Draw one row per network and loss and one column per measure and method, on the data sets of the paper."""
+    measured = numbers.curves["networks"]
+    networks = sorted({Network.parse(item["network"]) for item in measured}, key=lambda network: network.sort_key)
+    columns = {_column(*each): _label_column(given, *each) for each in product(given.measures, given.methods)}
+    sections = []
+    for data in dict.fromkeys(Network.parse(text).data for text in given.networks):
+        groups = [_make_group(given, network, measured) for network in networks if network.data == data]
+        sections += [Section(Network(data, "").data_label, groups)] if groups else []
+    whose = PAPERS[given.paper].citation
+    marks = {
+        "others": Mark(f"{whose}, other networks", "|", "0.55", "0.55"),
+        "paper": Mark(f"{whose}, same network", "D", style.color(2), "white"),
+        "ours": Mark("ours, mean and range of seeds", "o", style.color(1), style.color(1)),
+    }
+    free = [_column("accuracy_99", method) for method in given.methods]
+    draw_sections(figure, sections, columns=columns, marks=marks, not_from_zero=free)
 
 
-def _draw_panel(
-    ax: Axes, given: Parameters, measure: str, networks: list[Network], measured: list[dict[str, Any]]
-) -> None:
-    width = 0.8 / len(given.methods)
-    for m, method in enumerate(given.methods):
-        when = "as given" if method == "raw" else "after temperature scaling"
-        offset = (m - (len(given.methods) - 1) / 2) * width
-        theirs = [
-            (column + offset, 100 * number)
-            for column, loss in enumerate(given.losses)
-            for network in networks
-            if (number := CellKey(network, loss, method, measure).published(given.paper)) is not None
-        ]
-        if theirs:
-            ax.plot(
-                [x for x, _ in theirs],
-                [y for _, y in theirs],
-                linestyle="none",
-                marker="_x+1"[m],
-                markersize=7 if m == 0 else 5,
-                color="0.6",
-                label=f"{PAPERS[given.paper].citation}, {when}",
-            )
-        held = [item for item in measured if Network.parse(item["network"]) in networks]
-        for n, network in enumerate(dict.fromkeys(item["network"] for item in held)):
-            ours = [
-                (given.losses.index(item["loss"]) + offset + 0.05 * (n + 1), 100 * value)
-                for item in held
-                if item["network"] == network
-                for value in item[measure][method]
-            ]
-            marker, words = style.MARKERS[n % len(style.MARKERS)], Network.parse(network).label.split(", ")[1]
-            face = "white" if method == "raw" else style.color(1)
-            ax.plot(
-                [x for x, _ in ours],
-                [y for _, y in ours],
-                linestyle="none",
-                marker=marker,
-                markersize=4.5,
-                markerfacecolor=face,
-                color=style.color(m),
-                label=f"{words}, {when}",
-            )
-    empty = [
-        loss
-        for loss in given.losses
-        if not any(item["loss"] == loss and Network.parse(item["network"]) in networks for item in measured)
-    ]
-    short = {"cross-entropy": "cross-\nentropy", "brier": "Brier"}
-    ticks = [short.get(loss, loss_label(loss)) + (f"\n({NO_ENTRY})" if loss in empty else "") for loss in given.losses]
-    ax.set_xticks(range(len(given.losses)), ticks)
-    ax.set_xlim(-0.6, len(given.losses) - 0.4)
-    if measure != "accuracy_99":
-        style.start_at_zero(ax)
+def _column(measure: str, method: str) -> str:
+    return f"{measure} {method}"
+
+
+def _label_column(given: Parameters, measure: str, method: str) -> str:
+    words = _SHORT.get(measure, _MEASURES[measure])
+    return words + (f"\n{_WHEN[method]}" if len(given.methods) > 1 else "")
+
+
+def _make_group(given: Parameters, network: Network, measured: list[dict[str, Any]]) -> Group:
+    """Make the rows of a network, sorted by our numbers in the first column."""
+    items = [item for item in measured if item["network"] == str(network)]
+    rows = [Row(loss_label(item["loss"]), _make_cells(given, network, item)) for item in items]
+    first = _column(given.measures[0], given.methods[0])
+    return Group(network.model_label, sorted(rows, key=lambda row: row.rank(first, "ours")))
+
+
+def _make_cells(given: Parameters, network: Network, item: dict[str, Any]) -> dict[tuple[str, str], list[Spread]]:
+    cells: dict[tuple[str, str], list[Spread]] = {}
+    others = [Network.parse(text) for text in given.networks if text != str(network)]
+    for measure, method in product(given.measures, given.methods):
+        column = _column(measure, method)
+        ours = [100 * value for value in item[measure][method]]
+        cells[column, "ours"] = [Spread.over(ours)] if ours else []
+        for mark, of in (("paper", [network]), ("others", [one for one in others if one.data == network.data])):
+            found = [CellKey(one, item["loss"], method, measure).published(given.paper) for one in of]
+            cells[column, mark] = [Spread.over([100 * value]) for value in found if value is not None]
+    return cells
 
 
 KIND = zoo_kind(Parameters, compute, draw)
