@@ -6,6 +6,7 @@ imported.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import warnings
@@ -225,6 +226,12 @@ def where_any(mask: Array, compute: Callable[[], Any], otherwise: ArrayT, *, xp:
     if is_traced(mask):
         return sys.modules["jax"].lax.cond(xp.any(mask), choose, lambda: otherwise)
     return choose() if not can_steer(mask) or bool(xp.any(unwrap(mask))) else otherwise
+
+
+@functools.cache
+def compile_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of a JAX array and of constants once for each shape and constants, also outside of `jit`."""
+    return sys.modules["jax"].jit(function, static_argnums=(1, 2))
 
 
 def loop_while(unfinished: Callable[[Any], Any], advance: Callable[[Any], Any], state: Any) -> Any:

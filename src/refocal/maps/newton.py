@@ -23,6 +23,7 @@ from refocal._arrays import (
     Namespace,
     bounded_exp,
     can_steer,
+    compile_once,
     device,
     is_traced,
     is_transformed,
@@ -65,8 +66,9 @@ def search(posterior: Array, settings: MapSettings, *, in_logs: bool) -> Array:
 
     Inside a transformation of JAX, where no error can be raised, a row that did not converge is NaN.
     """
-    problem = _pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior))
-    return _search_traced(problem) if is_traced(posterior) else _search(problem)
+    if is_traced(posterior):
+        return compile_once(_search_traced)(posterior, settings, in_logs)
+    return _search(_pose(posterior, settings, in_logs=in_logs, xp=namespace(posterior)))
 
 
 def solve(posterior: Array, settings: MapSettings, *, in_logs: bool = False, xp: Namespace) -> Solution:
@@ -296,9 +298,10 @@ def _search(problem: _Problem) -> Array:
     raise RuntimeError(msg)
 
 
-def _search_traced(problem: _Problem) -> Array:
+def _search_traced(posterior: Array, settings: MapSettings, in_logs: bool) -> Array:
     """Do what `_search` does as one loop of JAX, on the device."""
-    xp = problem.xp
+    xp = namespace(posterior)
+    problem = _pose(posterior, settings, in_logs=in_logs, xp=xp)
 
     def is_unfinished(state: tuple[Any, _Iterate, _Proposal]) -> Any:
         evaluations, _, proposal = state
