@@ -18,7 +18,7 @@ FOLDER = surroundings.settle()  # before anything is imported that looks at them
 
 pytest_plugins = ["harness.clusters", "harness.deadlines", "harness.not_run", "harness.pytorch"]
 
-# the examples of these modules need packages that `make test-integrations` installs
+# these modules, or their examples, need packages that `make test-integrations` installs
 NEEDS = {
     "src/refocal/boosting/catboost.py": "catboost",
     "src/refocal/boosting/lightgbm.py": "lightgbm",
@@ -26,6 +26,7 @@ NEEDS = {
     "src/refocal/integrations/lightning": "lightning",
     "src/refocal/integrations/transformers": "transformers",
     "src/refocal/jax": "jax",
+    "tests/integrations/lightning_modules.py": "lightning",
 }
 collect_ignore = [path for path, package in NEEDS.items() if importlib.util.find_spec(package) is None]
 

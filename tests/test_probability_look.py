@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -31,7 +33,9 @@ EVERY = [
 
 
 def test_evaluate_and_calibrate():
-    for use in (refocal.evaluate, refocal.calibrate, cross_calibrate):
+    one_method = {"method": "temperature"}
+    calibrate, cross = partial(refocal.calibrate, **one_method), partial(cross_calibrate, **one_method)
+    for use in (refocal.evaluate, calibrate, cross):
         with pytest.raises(ValueError, match=ROWS + REMEDY):
             use(PROBS, LABELS)
         with pytest.raises(ValueError, match=COLUMN + REMEDY):

@@ -9,7 +9,7 @@ import pytest
 import refocal
 from arrays import to_numpy
 from refocal._arrays import namespace
-from refocal.maps.simplex import log_p_and_q, log_p_and_q_of_labels, split_logits
+from refocal.maps.simplex import log_odds_against, log_p_and_q, log_p_and_q_from_odds, split_logits
 
 
 @pytest.mark.parametrize("gamma", [-0.5, 0.0, 0.5, 1.0, 2.0, 7.0])
@@ -25,12 +25,13 @@ def test_partial_loss_at_certainty(xp, gamma):
     np.testing.assert_array_equal(to_numpy(loss), [0, np.inf])
 
 
-def test_log_p_and_q_of_labels_are_those_of_all_classes(xp):
+def test_log_odds_against_labels_are_those_of_all_classes(xp):
     rows = np.random.default_rng(0).standard_normal((4, 4)) * [[1], [10], [300], [1]]
     rows[3] = [5, -np.inf, -np.inf, -np.inf]
     for label in range(4):
         logits, labels = xp.asarray(rows), xp.asarray(np.full(4, label))
-        found = log_p_and_q_of_labels(logits, labels, xp=namespace(logits))
+        against = log_odds_against(logits, labels, xp=namespace(logits))
+        found = log_p_and_q_from_odds(against, xp=namespace(logits))
         expected = log_p_and_q(split_logits(rows, temperature=1.0, xp=np), xp=np)
         for own, of_all in zip(found, expected, strict=True):
             np.testing.assert_allclose(to_numpy(own), of_all[:, label], rtol=1e-12)
