@@ -124,7 +124,7 @@ def test_interval_covers_if_one_bin_is_wrong_and_the_others_are_noise(repeats, l
     ("repeats", "least", "resamples"), [(20, 15, 100), pytest.param(100, 88, 200, marks=pytest.mark.slow)]
 )
 def test_smooth_interval_covers_zero_gap_and_constant_gap(repeats, least, resamples):
-    """At least 53 of 60, or 88 of 100, for each gap (fewer: below 1e-2 at a coverage of 0.95)."""
+    """At least 15 of 20, or 88 of 100, for each gap (fewer: below 1e-2 at a coverage of 0.95)."""
     for gap in (0.0, 0.1):
         hits = 0
         for seed in range(repeats):

@@ -99,7 +99,7 @@ def log_odds_against(logits: Array, labels: Array, *, xp: Namespace) -> Any:
     mass = xp.sum(xp.exp(others - shift[..., None]), axis=-1)
     # Scores are subtracted first. The logarithm keeps its precision when it is added to their difference.
     result = xp.log(xp.where(is_alone, 1.0, mass)) + (shift - score)
-    result = xp.where(is_alone, -xp.inf - score, result)
+    result = xp.where(is_alone, -xp.inf - xp.where(is_alone, score, 0.0), result)
     return result + xp.where(score == xp.inf, xp.nan, xp.zeros_like(score))  # a sum, so that derivatives are NaN too
 
 
