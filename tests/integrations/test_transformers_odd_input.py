@@ -64,10 +64,7 @@ def test_a_head_that_changes_its_product_is_rejected(scale):
 def test_inputs_may_be_positional(kind):
     model, plain, batch = make_model(kind), make_model(kind), collate(make_examples(kind))
     tokens, mask = batch["input_ids"], batch["attention_mask"]
-    if kind == "gpt2":  # whose second input is past_key_values
-        inputs = (tokens, None, mask)
-    else:
-        inputs = (tokens, mask)
+    inputs = (tokens, None, mask) if kind == "gpt2" else (tokens, mask)  # GPT-2 has past_key_values in between
     expected = plain(*inputs).logits
     train_without_logits(model, FocalLoss(gamma=2))
     train_without_logits(model, FocalLoss(gamma=0))
