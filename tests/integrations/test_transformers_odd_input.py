@@ -9,7 +9,13 @@ import torch.nn.functional as F
 pytest.importorskip("transformers", reason="needs the extra transformers: `make test-integrations`")
 
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-from tiny_models import VOCABULARY, WIDTH, collate, make_examples, make_model
+from tiny_models import BERT, VOCABULARY, WIDTH, collate, make_examples, make_model
+from transformers import (
+    BertConfig,
+    BertForQuestionAnswering,
+    SwitchTransformersConfig,
+    SwitchTransformersForConditionalGeneration,
+)
 
 from refocal.integrations.transformers import TrainerLoss, train_without_logits
 from refocal.losses import FocalLoss
@@ -31,6 +37,39 @@ def test_a_step_without_labels_has_no_gradient(gamma, count, from_hidden):
     loss.backward()
     assert loss == 0
     assert all(not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_labels_may_be_short_integers():
+    model, batch = make_model("llama"), collate(make_examples("llama"))
+    loss = TrainerLoss(FocalLoss(gamma=2), shift_labels=True)
+    outputs = model(input_ids=batch["input_ids"])
+    torch.testing.assert_close(loss(outputs, batch["labels"].int()), loss(outputs, batch["labels"]))
+
+
+# outputs
+
+
+def test_no_loss_of_experts_is_dropped():
+    sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": WIDTH, "num_heads": 2, "num_experts": 2}
+    layers = {"num_layers": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+    config = SwitchTransformersConfig(
+        vocab_size=VOCABULARY, decoder_start_token_id=0, pad_token_id=0, **sizes, **layers
+    )
+    model, batch = SwitchTransformersForConditionalGeneration(config).eval(), collate(make_examples("llama"))
+    tokens, loss = {"input_ids": batch["input_ids"], "decoder_input_ids": batch["input_ids"]}, FocalLoss(gamma=2)
+    with pytest.raises(ValueError, match=r"own encoder_z_loss, .*decoder_aux_loss, .*output_router_logits = False"):
+        TrainerLoss(loss)(model(**tokens, output_router_logits=True), batch["labels"])
+    assert TrainerLoss(loss)(model(**tokens, output_router_logits=False), batch["labels"]) > 0
+
+
+def test_outputs_with_other_names_are_listed():
+    model = BertForQuestionAnswering(BertConfig(**{**BERT, "num_labels": 2}))
+    outputs = model(input_ids=torch.tensor([[3, 4, 5]]))
+    message = r"outputs must hold logits, got the entries \['start_logits', 'end_logits'\]: write your own compute_loss"
+    with pytest.raises(ValueError, match=message):
+        TrainerLoss(FocalLoss(gamma=2))(outputs, torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"got the entries \['list'\]"):
+        TrainerLoss(FocalLoss(gamma=2))(([1.0],), torch.tensor([0]))
 
 
 # models that are trained from their hidden states

@@ -161,10 +161,10 @@ def test_a_schedule_follows_the_epochs_by_a_callback(tmp_path):
         criterion = FocalLoss(gamma)
 
         class StepGamma(TrainerCallback):
-            def on_train_begin(self, args, state, control, **kwargs):
+            def on_train_begin(self, _args, state, *_, **__):
                 criterion.gamma.resume(int(state.epoch or 0))
 
-            def on_epoch_end(self, args, state, control, **kwargs):
+            def on_epoch_end(self, *_, **__):
                 criterion.gamma.step_epoch()
 
         callbacks = [StepGamma()] if isinstance(gamma, Scheduled) else []
@@ -440,7 +440,7 @@ def test_metrics_need_a_posterior():
 
 def test_outputs_without_logits_are_rejected():
     outputs = CausalLMOutputWithPast(loss=torch.tensor(1.0), logits=None)
-    with pytest.raises(ValueError, match=r"outputs must hold logits, got NoneType: .* use_liger_kernel=True"):
+    with pytest.raises(ValueError, match=r"must hold logits, got the entries \['loss'\]: .* use_liger_kernel=True"):
         TrainerLoss(FocalLoss(gamma=2), shift_labels=True)(outputs, torch.zeros(1, 3, dtype=torch.long))
 
 

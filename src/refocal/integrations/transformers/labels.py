@@ -45,7 +45,7 @@ def align(logits: Tensor, labels: Tensor, *, shift_labels: bool) -> tuple[Tensor
             msg = f"shift_labels=True needs logits (batch, positions, classes), got shape {tuple(logits.shape)}"
             raise ValueError(msg)
         logits, labels = logits[..., :-1, :], labels[..., 1:]
-    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device)
+    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device, torch.long)
 
 
 def divide(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | float | None) -> Tensor:
