@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,12 +14,15 @@ from tiny_models import BERT, VOCABULARY, WIDTH, collate, make_examples, make_mo
 from transformers import (
     BertConfig,
     BertForQuestionAnswering,
+    EvalPrediction,
     SwitchTransformersConfig,
     SwitchTransformersForConditionalGeneration,
 )
 
-from refocal.integrations.transformers import TrainerLoss, train_without_logits
+from refocal.integrations.transformers import CalibrationMetrics, TrainerLoss, train_without_logits
 from refocal.losses import FocalLoss
+
+KINDS = ("softmax", "posterior")
 
 # batches
 
@@ -147,3 +151,59 @@ def test_the_error_for_an_adapter_names_the_model_inside():
 
     with pytest.raises(TypeError, match=r"got PeftModelForCausalLM: pass peft_model\.get_base_model\(\)"):
         train_without_logits(PeftModelForCausalLM(), FocalLoss(gamma=2))
+
+
+# metrics
+
+
+def draw_prediction(count, *, seed=0):
+    rng = np.random.default_rng(seed)
+    return EvalPrediction(predictions=rng.normal(size=(count, 4)), label_ids=rng.integers(4, size=count))
+
+
+def test_an_evaluation_that_fails_leaves_nothing_behind():
+    measure = CalibrationMetrics(FocalLoss(gamma=2))
+    expected = measure(draw_prediction(20))
+    measure(draw_prediction(50, seed=1), compute_result=False)
+    with pytest.raises(ValueError, match="labels must be class indices of shape"):
+        measure(EvalPrediction(predictions=np.zeros((3, 4)), label_ids=np.zeros(4, dtype=int)), compute_result=False)
+    assert measure(draw_prediction(20), compute_result=True) == expected
+
+
+def test_a_reset_forgets_an_interrupted_evaluation():
+    measure = CalibrationMetrics(FocalLoss(gamma=2))
+    expected = measure(draw_prediction(20))
+    measure(draw_prediction(50, seed=1), compute_result=False)
+    measure.reset()
+    assert measure(draw_prediction(20), compute_result=True) == expected
+
+
+def test_a_single_label_has_no_limits_of_means():
+    logits, labels = np.log([[0.5, 0.25, 0.25], [0.8, 0.1, 0.1]]), np.array([1, -100])
+    found = CalibrationMetrics(FocalLoss(gamma=2))(EvalPrediction(predictions=logits, label_ids=labels))
+    assert found["nll_softmax"] == pytest.approx(np.log(4))
+    assert found["brier_softmax"] == pytest.approx(0.25 + 0.5625 + 0.0625)
+    limits = [f"{name}_{kind}_{end}" for name in ("nll", "brier") for kind in KINDS for end in ("low", "high")]
+    assert all(np.isnan(found[name]) for name in limits)
+    assert [found[f"ece_{kind}_{end}"] for kind in KINDS for end in ("low", "high")] == [0.0, 1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_labels_of_metrics_may_be_short_integers(dtype):
+    measure, prediction = CalibrationMetrics(FocalLoss(gamma=2)), draw_prediction(20)
+    short = EvalPrediction(predictions=prediction.predictions, label_ids=prediction.label_ids.astype(dtype))
+    assert measure(short) == measure(prediction)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, 3]), "label_ids must be from 0 to 2, the classes, or -100, got 3"),
+        (np.array([0, -1]), "label_ids must be from 0 to 2, the classes, or -100, got -1"),
+        (None, "label_ids must be one array of class indices, got None: check label_names"),
+        ((np.array([0, 1]), np.array([0, 1])), "label_ids must be one array of class indices, got 2 arrays"),
+    ],
+)
+def test_wrong_labels_of_metrics_are_rejected(labels, message):
+    with pytest.raises(ValueError, match=message):
+        CalibrationMetrics(FocalLoss(gamma=2))(EvalPrediction(predictions=np.zeros((2, 3)), label_ids=labels))
