@@ -145,7 +145,7 @@ def _run_body(model: Any, **inputs: Any) -> tuple[Tensor, Any]:
 
 
 def _compute_logits(head: nn.Linear, hidden: Tensor, softcap: float | None) -> Tensor:
-    """The logits of which the loss is: like it, without the head's own `forward` and hooks."""
+    """The logits that the loss uses: from the weights of the head, without its own `forward` and its hooks."""
     return cap(F.linear(hidden, head.weight, head.bias), softcap or 0.0)
 
 
