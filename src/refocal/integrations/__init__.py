@@ -1,4 +1,4 @@
-"""refocal inside other packages' training loops; each module needs its package and names the extra that brings it.
+"""refocal inside other packages' training loops; each module needs its package and names the extra that installs it.
 
 | you train with | import |
 |---|---|

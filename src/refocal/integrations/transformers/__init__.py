@@ -2,7 +2,7 @@
 
 | to | use |
 |---|---|
-| train any model with a loss of refocal | `Trainer(compute_loss_func=TrainerLoss(criterion), ...)` |
+| train a classifier or language model | `Trainer(compute_loss_func=TrainerLoss(criterion), ...)` |
 | train a causal language model without keeping its logits | `train_without_logits(model, criterion)` |
 | log how well softmax and posterior are calibrated | `Trainer(compute_metrics=CalibrationMetrics(criterion), ...)` |
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from refocal.integrations.transformers.labels import IGNORED, at_least_float32, check_criterion, divide
 from refocal.losses.focal import FocalLoss
 from refocal.losses.linear.focal import LinearFocalLoss
+from refocal.losses.linear.posteriors import cap
 from refocal.losses.policies import find_policy
 
 if TYPE_CHECKING:
@@ -81,15 +82,18 @@ def train_without_logits(
         sum_dtype=sum_dtype,
     )
     _check_logits(causal_lm, softcap)
+    own_signature = inspect.signature(causal_lm.forward)
     own_forward = causal_lm.forward.__func__  # not bound, so that a copy of the model calls itself
 
-    def forward(self: Any, input_ids: Tensor | None = None, **inputs: Any) -> CausalLMOutputWithPast:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> CausalLMOutputWithPast:
+        inputs = dict(**own_signature.bind_partial(*args).arguments, **kwargs)
         labels, shifted = inputs.pop("labels", None), inputs.pop("shift_labels", None)
         if labels is None and shifted is None:
-            return own_forward(self, input_ids=input_ids, **inputs)
+            return own_forward(self, **inputs)
         skip_logits = inputs.pop("skip_logits", self.training)
         num_items_in_batch = inputs.pop("num_items_in_batch", None)
-        hidden, outputs = _run_body(self, input_ids=input_ids, **inputs)
+        _check_device(self, inputs)
+        hidden, outputs = _run_body(self, **inputs)
         # The last position predicts no label. Its row is ignored, because cutting it off would copy the others.
         target = (F.pad(labels[..., 1:], (0, 1), value=IGNORED) if shifted is None else shifted).to(hidden.device)
         head = _find_head(self)
@@ -120,6 +124,20 @@ def _check_focal(criterion: Any) -> None:
         raise TypeError(msg)
 
 
+def _check_device(model: Any, inputs: dict[str, Any]) -> None:
+    """Reject the inputs of a replica: its `forward` is that of the original model, which is on another device."""
+    texts = [inputs[name] for name in ("input_ids", "inputs_embeds") if inputs.get(name) is not None]
+    device = model.get_input_embeddings().weight.device
+    if device.type == "cpu":  # as when weights are offloaded; replicas are on accelerators
+        return
+    if any(text.device != device for text in texts):
+        msg = (
+            f"the inputs are on {texts[0].device} and the model is on {device}: train_without_logits does not work "
+            "with nn.DataParallel: start with torchrun or accelerate launch"
+        )
+        raise ValueError(msg)
+
+
 def _run_body(model: Any, **inputs: Any) -> tuple[Tensor, Any]:
     """The hidden states (..., D) that enter the head, and all outputs of the model without its head."""
     outputs = model.base_model(**{"use_cache": False, **inputs, "return_dict": True})
@@ -127,12 +145,12 @@ def _run_body(model: Any, **inputs: Any) -> tuple[Tensor, Any]:
 
 
 def _compute_logits(head: nn.Linear, hidden: Tensor, softcap: float | None) -> Tensor:
-    logits: Tensor = head(hidden)
-    return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    """The logits that the loss uses: from the weights of the head, without its own `forward` and its hooks."""
+    return cap(F.linear(hidden, head.weight, head.bias), softcap or 0.0)
 
 
 def _find_head(model: Any) -> nn.Linear:
-    """The last layer; an error if its weights alone do not tell its output, as with an adapter."""
+    """Find the last layer; raise an error if its weights alone do not determine its output, as with an adapter."""
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear):
         msg = f"the model must have a linear head, without an adapter on it, got {type(head).__name__}"
@@ -154,6 +172,11 @@ def _check_model(model: Any) -> None:
     is_causal = isinstance(model, PreTrainedModel) and model.can_generate() and not model.config.is_encoder_decoder
     if not is_causal or model.base_model is model:
         msg = f"model must be a causal language model of transformers with body and head, got {type(model).__name__}"
+        if hasattr(model, "get_base_model"):  # as in PEFT
+            msg += ": pass peft_model.get_base_model()"
+        raise TypeError(msg)
+    if not isinstance(model.forward, MethodType):
+        msg = "model.forward is wrapped, for example by device_map: call train_without_logits on a model on one device"
         raise TypeError(msg)
     if getattr(model.config.get_text_config(), "output_router_logits", False):
         msg = (

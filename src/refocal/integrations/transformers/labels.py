@@ -45,7 +45,7 @@ def align(logits: Tensor, labels: Tensor, *, shift_labels: bool) -> tuple[Tensor
             msg = f"shift_labels=True needs logits (batch, positions, classes), got shape {tuple(logits.shape)}"
             raise ValueError(msg)
         logits, labels = logits[..., :-1, :], labels[..., 1:]
-    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device)
+    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device, torch.long)
 
 
 def divide(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | float | None) -> Tensor:
@@ -55,11 +55,14 @@ def divide(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | float | N
         total: The sum.
         labels: The labels (...) that it is over.
         num_items_in_batch: Trainer's count. With `nn.DataParallel` it is repeated for each device, and Trainer scales
-            the loss as if it were one device's share. The loss of gathered outputs is that of all devices, which
-            dividing by the sum of the repetitions makes up for.
+            the loss as if it were one device's share. The loss of gathered outputs already covers all devices;
+            dividing by the sum of the repeated counts corrects for this.
+
+    Returns:
+        The quotient; 0, with gradients of 0, if no label counts.
     """
     count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-    return total / (count.sum().to(total.device) if isinstance(count, Tensor) else count)
+    return total / torch.as_tensor(count, device=total.device).sum().clamp(min=1)
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

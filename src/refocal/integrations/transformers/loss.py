@@ -10,17 +10,20 @@ from torch import Tensor
 from refocal.integrations.transformers.labels import align, at_least_float32, check_criterion, divide
 from refocal.losses.base import AbstractSoftmaxLoss
 
-_OF_THE_SAME_POSITION = ("Classifier", "MaskedLM", "Seq2Seq")  # in the names of outputs whose labels are not shifted
+_UNSHIFTED_OUTPUTS = ("Classifier", "MaskedLM", "Seq2Seq")  # in the names of outputs whose labels are not shifted
+_LOSSES_OF_EXPERTS = ("aux_loss", "z_loss")  # ends of the names of outputs
 
 
 class TrainerLoss:
-    """Train any Hugging Face model with a loss of refocal: `Trainer(compute_loss_func=TrainerLoss(criterion), ...)`.
+    """Train a Hugging Face classifier or language model with a loss of refocal.
+
+    Write `Trainer(compute_loss_func=TrainerLoss(criterion), ...)`.
 
     The losses of all labels are added up and divided by the number of labels in the whole optimizer step, which Trainer
     counts over its accumulated batches. Accumulating gradients therefore changes nothing, however ragged the batches
     are. Labels of -100 do not count. At gamma = 0 the loss is that of the model itself.
 
-    Class weights multiply losses and do not enter the count, so that a batch counts as much as it has labels.
+    Class weights multiply losses and do not enter the count, so each label counts the same.
 
     Args:
         criterion: A loss with one value per label, such as `refocal.losses.FocalLoss(gamma=2)`. Its `reduction` is not
@@ -71,17 +74,19 @@ class TrainerLoss:
         return self.criterion.to(rows.device).posterior(rows).reshape(logits.shape)
 
     def _check_outputs(self, outputs: Any) -> None:
-        """Reject outputs that tell that `shift_labels` is wrong, or that a part of the loss would be lost."""
+        """Reject outputs which show that `shift_labels` is wrong or that part of the loss would be lost."""
         name = type(outputs).__name__
         if "CausalLM" in name and not self.shift_labels:
             msg = f"shift_labels must be True for the outputs of a causal language model, {name}"
             raise ValueError(msg)
-        if self.shift_labels and any(part in name for part in _OF_THE_SAME_POSITION):
+        if self.shift_labels and any(part in name for part in _UNSHIFTED_OUTPUTS):
             msg = f"shift_labels must be False for outputs whose labels are of the same position, {name}"
             raise ValueError(msg)
-        if getattr(outputs, "aux_loss", None) is not None:
+        entries = outputs.items() if isinstance(outputs, Mapping) else ()
+        dropped = [key for key, value in entries if key.endswith(_LOSSES_OF_EXPERTS) and value is not None]
+        if dropped:
             msg = (
-                "TrainerLoss does not add the model's own aux_loss, which balances its experts: "
+                f"TrainerLoss does not add the model's own {', '.join(dropped)}, which balances its experts: "
                 "set model.config.output_router_logits = False"
             )
             raise ValueError(msg)
@@ -93,9 +98,11 @@ class TrainerLoss:
 def _read_logits(outputs: Mapping[str, Any] | Sequence[Any]) -> Tensor:
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else outputs[0]
     if not isinstance(logits, Tensor):
+        entries = list(outputs) if isinstance(outputs, Mapping) else [type(entry).__name__ for entry in outputs]
         msg = (
-            f"outputs must hold logits, got {type(logits).__name__}: a model patched to compute its loss from hidden "
-            "states, as use_liger_kernel=True does, keeps none. Leave it out, or use train_without_logits"
+            f"outputs must hold logits, got the entries {entries}: write your own compute_loss_func for a model with "
+            "other outputs. A model patched to compute its loss from hidden states, as use_liger_kernel=True does, "
+            "keeps no logits: leave the patch out, or use train_without_logits"
         )
         raise ValueError(msg)
     return logits
