@@ -117,7 +117,7 @@ def test_arguments_without_folds_are_rejected():
 
 def test_folds_in_which_a_class_is_not_learned_are_rejected():
     """A classifier that never saw a class gives it no probability, so its scores would destroy the calibrator."""
-    order = np.concatenate([np.flatnonzero(Y == label)[:100] for label in range(3)])  # each fold is a class
+    order = np.concatenate([np.flatnonzero(label == Y)[:100] for label in range(3)])  # each fold is a class
     names = np.array(["a", "b", "c"])[Y]
     for labels, missing in ((Y, "0"), (names, "'a'")):
         with pytest.raises(ValueError, match=f"outside fold 1 of 3 there is no class {missing}: shuffle"):
