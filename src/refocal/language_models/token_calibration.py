@@ -117,9 +117,7 @@ class TokenCalibration:
 
     def merge(self, other: TokenCalibration) -> TokenCalibration:
         """Add the sums of another accumulator with the same settings, in place."""
-        if not isinstance(other, TokenCalibration):
-            msg = f"other must be a TokenCalibration, got {type(other).__name__}"
-            raise TypeError(msg)
+        _check_other(other)
         differing = _list_differences(self._settings(), other._settings())
         if differing:
             msg = f"other must have the same settings, got {'; '.join(differing)}"
@@ -260,6 +258,12 @@ class _TokenSums:
 def _to_numpy(values: Tensor) -> np.ndarray:
     """Values in float64; they are moved first, because some devices do not have it."""
     return values.cpu().double().numpy()
+
+
+def _check_other(other: object) -> None:
+    if not isinstance(other, TokenCalibration):
+        msg = f"other must be a TokenCalibration, got {type(other).__name__}"
+        raise TypeError(msg)
 
 
 def _list_differences(own: dict[str, Any], found: dict[str, Any]) -> list[str]:
