@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -288,6 +289,9 @@ def test_a_fitted_classifier_and_its_calibrator():
     assert np.array_equal(wrapped.predict(X[1100:]), model.predict(X[1100:]))
     np.testing.assert_allclose(np.exp(wrapped.predict_log_proba(X[:5])), wrapped.predict_proba(X[:5]))
     ready = Calibrated(model, alone)  # nothing left to fit
+    assert ready.classes_.tolist() == list(range(10))
+    assert get_scorer("neg_log_loss")(ready, X[1100:], Y[1100:]) > -1.0
+    assert not hasattr(Calibrated(model, TemperatureScaling()), "classes_")
     np.testing.assert_allclose(ready.predict_proba(X[1100:]), wrapped.predict_proba(X[1100:]))
     with pytest.raises(NotFittedError):
         Calibrated(model, TemperatureScaling()).predict_proba(X)
@@ -338,6 +342,34 @@ def test_a_torch_module_and_its_calibrator():
     np.testing.assert_allclose(ready.predict_proba(X[:9]), wrapped.predict_proba(X[:9]))
     with pytest.raises(TypeError, match="cv needs a scikit-learn classifier"):
         Calibrated(network, TemperatureScaling(), cv=3).fit(X, Y)
+
+
+def test_a_module_in_float64_keeps_its_precision():
+    torch.manual_seed(0)
+    network = torch.nn.Linear(64, 10).double()
+    wrapped = Calibrated(network, TemperatureScaling()).fit(X[:300], Y[:300])
+    with torch.no_grad():
+        logits = network(torch.tensor(X, dtype=torch.float64)).numpy()
+    assert np.array_equal(wrapped.predict_proba(X), wrapped.calibrator_.predict_proba(logits))
+
+
+class Named(torch.nn.Linear):
+    """A module that returns a dictionary, as those of transformers do."""
+
+    def forward(self, inputs):
+        return {"logits": super().forward(inputs)}
+
+
+def test_wrong_parts_and_labels_are_rejected():
+    model = LogisticRegression(max_iter=300).fit(X[:500], Y[:500])
+    with pytest.raises(TypeError, match=r"calibrator must be a calibrator of refocal.calibrators, got 'sigmoid'"):
+        Calibrated(model, "sigmoid").fit(X, Y)
+    with pytest.raises(TypeError, match="got the class TemperatureScaling: call it"):
+        Calibrated(model, TemperatureScaling).fit(X, Y)
+    with pytest.raises(ValueError, match=r"y should be a 1d array, got an array of shape \(1797, 2\)"):
+        Calibrated(model, TemperatureScaling(), cv=3).fit(X, np.stack([Y, Y], axis=1))
+    with pytest.raises(TypeError, match=r"the module must return a tensor of logits \(N, K\), got dict"):
+        Calibrated(Named(64, 10), TemperatureScaling()).fit(X, Y)
 
 
 def test_a_classifier_without_the_scores_is_rejected():

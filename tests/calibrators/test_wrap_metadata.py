@@ -8,7 +8,8 @@ import sklearn
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.linear_model import LogisticRegression
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_predict, cross_validate
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -106,12 +107,28 @@ def test_as_the_last_step_of_a_pipeline():
 
 def test_arguments_without_folds_are_rejected():
     fitted = LogisticRegression().fit(X, Y)
-    with pytest.raises(ValueError, match=r"groups: only with cv are folds made .* got cv=None"):
+    with pytest.raises(ValueError, match=r"groups: allowed only with cv, which makes folds and .* got cv=None"):
         Calibrated(fitted, TemperatureScaling()).fit(X, Y, groups=GROUPS)
-    with pytest.raises(ValueError, match="a, groups: only with cv"):
+    with pytest.raises(ValueError, match="a, groups: allowed only with cv"):
         Calibrated(fitted, TemperatureScaling()).fit(X, Y, groups=GROUPS, a=1)
     with pytest.raises(TypeError, match="nonsense"):
         Calibrated(LogisticRegression(), TemperatureScaling(), cv=3).fit(X, Y, nonsense=1)
+
+
+def test_folds_in_which_a_class_is_not_learned_are_rejected():
+    """A classifier that never saw a class gives it no probability, so its scores would destroy the calibrator."""
+    order = np.concatenate([np.flatnonzero(label == Y)[:100] for label in range(3)])  # each fold is a class
+    names = np.array(["a", "b", "c"])[Y]
+    for labels, missing in ((Y, "0"), (names, "'a'")):
+        with pytest.raises(ValueError, match=f"outside fold 1 of 3 there is no class {missing}: shuffle"):
+            Calibrated(LogisticRegression(), TemperatureScaling(), cv=KFold(3)).fit(X[order], labels[order])
+    groups = np.where(Y == 2, 12, GROUPS)  # a class that only one group has
+    with pytest.raises(ValueError, match=r"outside fold \d of 3 there is no class 2"):
+        make(GroupKFold(3)).fit(X, Y, groups=groups)
+    frozen = FrozenEstimator(LogisticRegression().fit(X, Y))  # it is not fitted to the folds
+    assert np.isfinite(Calibrated(frozen, TemperatureScaling(), cv=KFold(3)).fit(X[order], Y[order]).score(X, Y))
+    with pytest.raises(TypeError, match="LinearRegression has neither decision_function nor predict_proba"):
+        Calibrated(LinearRegression(), TemperatureScaling(), cv=KFold(3)).fit(X[order], Y[order])
 
 
 @pytest.fixture

@@ -9,7 +9,12 @@ import sklearn
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits
-from sklearn.ensemble import AdaBoostClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
@@ -123,9 +128,19 @@ def test_scores_of_pairs_of_classes_are_rejected():
     """Three classes have three pairs, so the number of columns does not tell."""
     pairs = SVC(decision_function_shape="ovo")
     message = "the classifier must have decision_function_shape='ovr', got 'ovo'"
-    for estimator in (pairs, make_pipeline(StandardScaler(), pairs), FrozenEstimator(clone(pairs).fit(X, NAMES[3]))):
+    search = GridSearchCV(make_pipeline(StandardScaler(), pairs), {"svc__C": [1.0]}, cv=2)
+    for estimator in (
+        pairs,
+        make_pipeline(StandardScaler(), pairs),
+        FrozenEstimator(clone(pairs).fit(X, NAMES[3])),
+        search,
+        FrozenEstimator(clone(search).fit(X, NAMES[3])),
+        BaggingClassifier(pairs, n_estimators=2),
+    ):
         with pytest.raises(ValueError, match=message):
             Calibrated(estimator, TemperatureScaling(), cv=2).fit(X, NAMES[3])
+    one_against_rest = Calibrated(OneVsRestClassifier(pairs), TemperatureScaling(), cv=2).fit(X, NAMES[3])
+    assert one_against_rest.score(X, NAMES[3]) > 0.95
     two = Calibrated(pairs, TemperatureScaling(), cv=2).fit(X, NAMES[2])
     assert np.mean(two.predict(X) == NAMES[2]) > 0.95
 

@@ -247,6 +247,28 @@ def test_no_posterior_is_logged_without_a_criterion(tmp_path):
     assert {name for name in trainer.callback_metrics if name.startswith("calibration/")} == BEFORE_AND_AFTER
 
 
+AT_BOUND = "the calibrator ended at a bound, T = .*: the validation rows do not determine it, so it is not written"
+
+
+@pytest.mark.parametrize("calibrator", [TemperatureScaling(), FocalTemperatureScaling()], ids=str)
+def test_rows_that_do_not_determine_a_calibrator_leave_no_file(tmp_path, calibrator):
+    easy = TRAIN[0], TRAIN[0][:, :3].argmax(dim=1)
+    right = easy[0][::8] + 3 * torch.eye(4)[easy[1][::8]], easy[1][::8]  # far from all boundaries
+    callback, model, checkpoint = CalibrationCallback(calibrator), Network(), ModelCheckpoint(dirpath=tmp_path)
+    trainer = make_trainer(tmp_path, callback, checkpoint=checkpoint, epochs=2)
+    with pytest.warns(UserWarning, match=AT_BOUND) as found:
+        trainer.fit(model, Batches(easy), Batches(right))
+    assert not [each for each in found if "no calibrator" in str(each.message)]  # one warning is enough
+    assert callback.calibrator_.at_bound_
+    assert callback.path_ is None
+    with pytest.warns(UserWarning, match=AT_BOUND):
+        trainer.validate(model, Batches(right), ckpt_path=checkpoint.best_model_path, verbose=False)
+    assert callback.path_ is None
+    assert list(tmp_path.glob("*.json")) == []
+    trainer.validate(model, Batches(VALID), ckpt_path=checkpoint.best_model_path, verbose=False)
+    assert callback.path_ == calibrator_path(checkpoint.best_model_path)
+
+
 # --- what is collected
 
 
@@ -274,6 +296,15 @@ def test_ways_to_give_logits_and_labels(tmp_path, returns, collect):
         ("tuple", lambda outputs, _: (outputs[0].numpy(), outputs[1]), "a tuple of two tensors, got tuple"),
         ("tuple", lambda outputs, _: outputs[::-1], r"labels \(N,\), got \(16,\) and \(16, 3\)"),
         ("tuple", lambda outputs, _: (outputs[0][:, :, None], outputs[1]), r"got \(16, 3, 1\) and \(16,\)"),
+        (
+            "tuple",
+            lambda outputs, _: (outputs[0], outputs[1] + 1),
+            r"labels must lie in \[0, 3\), got 3: leave",
+        ),
+        ("tuple", lambda outputs, _: (outputs[0], outputs[1] - 102), r"lie in \[0, 3\), got -10\d: leave .* collect="),
+        ("tuple", lambda outputs, _: (outputs[0][:, 0], outputs[1] + 1), r"labels must lie in \[0, 2\), got [23]"),
+        ("tuple", lambda outputs, _: (torch.nan * outputs[0], outputs[1]), "logits must be finite, or -inf .* got nan"),
+        ("tuple", lambda outputs, _: (outputs[0].abs() / 0, outputs[1]), "logits must be finite, or -inf .* got inf"),
         ("tuple", lambda outputs, _: (outputs[0], outputs[1] + 0.5), "class indices, got torch.float32 with fractions"),
     ],
 )
@@ -287,12 +318,10 @@ def test_wrong_outputs_are_rejected_before_training(tmp_path, returns, collect, 
 @pytest.mark.parametrize(
     ("collect", "message"),
     [
-        (lambda outputs, _: (outputs["logits"], outputs["labels"] + 1), "labels in y must be among classes, got .*3"),
         (lambda outputs, _: (outputs["logits"].softmax(1), outputs["labels"]), "scores look like probabilities"),
-        (lambda outputs, _: (torch.nan * outputs["logits"], outputs["labels"]), "NaN"),
         (lambda outputs, _: (outputs["logits"][:0], outputs["labels"][:0]), "at least 2 validation rows, got 0"),
         (
-            lambda outputs, _: (outputs["logits"][:, : len(outputs["labels"]) // 5], outputs["labels"]),
+            lambda outputs, _: (outputs["logits"][:, : len(outputs["labels"]) // 5], outputs["labels"].clamp(max=1)),
             "all batches must have 3 classes, got 2",  # the last batch has 12 rows
         ),
     ],
@@ -395,8 +424,24 @@ def test_trainings_without_validation_or_local_checkpoints_are_rejected(tmp_path
     with pytest.raises(ValueError, match=r"local checkpoints only, got ModelCheckpoint\(dirpath='memory://runs'\)"):
         fit(remote, Network())
     late = make_trainer(tmp_path, CalibrationCallback(), plugins=[AsyncCheckpointIO()])
-    with pytest.raises(ValueError, match="there when training goes on, got AsyncCheckpointIO"):
+    with pytest.raises(ValueError, match="complete before training continues, got AsyncCheckpointIO"):
         fit(late, Network())
+
+
+def test_checkpoints_at_an_address_are_rejected_by_validation(tmp_path):
+    checkpoint, model = ModelCheckpoint(dirpath=tmp_path), Network()
+    trainer = make_trainer(tmp_path, CalibrationCallback(), checkpoint=checkpoint, epochs=1)
+    fit(trainer, model)
+    with pytest.raises(ValueError, match=r"local checkpoints only, got ckpt_path='file://"):
+        trainer.validate(model, Batches(VALID), ckpt_path=f"file://{checkpoint.best_model_path}", verbose=False)
+
+
+def test_a_second_callback_is_rejected(tmp_path):
+    trainer = make_trainer(tmp_path, CalibrationCallback(), CalibrationCallback(TemperatureScaling()))
+    with pytest.raises(ValueError, match=r"a trainer takes one CalibrationCallback: .* got 2"):
+        fit(trainer, Network())
+    with pytest.raises(ValueError, match=r"a trainer takes one CalibrationCallback: .* got 2"):
+        trainer.validate(Network(), Batches(VALID), verbose=False)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +472,7 @@ def test_wrong_settings_are_rejected(settings, message):
 
 
 class Shares(Network):
-    """Each process has a share of the rows, of different sizes; in the second epoch the labels are wrong."""
+    """Each process has a share of the rows, of different sizes; in the second epoch the logits are probabilities."""
 
     def _share(self, data, sizes):
         start = sum(sizes[: self.global_rank])
@@ -442,7 +487,7 @@ class Shares(Network):
     @override
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
         outputs = super().validation_step(batch, batch_idx)
-        return outputs | {"labels": outputs["labels"] + self.current_epoch}
+        return outputs | {"logits": outputs["logits"].softmax(1)} if self.current_epoch else outputs
 
 
 def test_two_processes_share_their_rows_and_their_errors(tmp_path, monkeypatch):
@@ -450,7 +495,7 @@ def test_two_processes_share_their_rows_and_their_errors(tmp_path, monkeypatch):
     logger, checkpoint = CSVLogger(tmp_path, version=0, flush_logs_every_n_steps=1), ModelCheckpoint(dirpath=tmp_path)
     several = {"devices": 2, "strategy": "ddp_spawn", "num_sanity_val_steps": 0, "logger": logger}
     trainer = make_trainer(tmp_path, CalibrationCallback(), checkpoint=checkpoint, **several)
-    with pytest.raises(ProcessRaisedException, match=r"labels in y must be among classes, got .*3"):
+    with pytest.raises(ProcessRaisedException, match="scores look like probabilities"):
         trainer.fit(Shares())
     (saved,) = tmp_path.glob("*.ckpt")
     assert_belongs(saved)  # to the rows of both processes

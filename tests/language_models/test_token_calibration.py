@@ -315,6 +315,14 @@ def test_intervals_take_documents_as_samples():
         assert interval == pytest.approx((mean, mean - half, mean + half), rel=1e-9)
 
 
+def test_a_flat_batch_is_one_document():
+    batch = draw(40)
+    calibration = TokenCalibration(fit=False)
+    for hidden, target in zip(batch.hidden[:4], batch.target[:4], strict=True):
+        calibration.update(hidden, batch.head, target)
+    assert calibration.compute().documents == 4
+
+
 def test_documents_may_continue_in_other_batches():
     batch = draw(40, shape=(6, 50))
     names = torch.tensor([7, 7, 3, 9, 9, 9])
@@ -419,16 +427,24 @@ def test_documents_and_merged_accumulators_are_checked():
     with pytest.raises(ValueError, match=r"the shape \(6, 50\) of target, or \(6,\), one per sequence, got \(5,\)"):
         calibration.update(*batch, documents=np.zeros(5, dtype=int))
     for settings, message in (
-        ({"bins": 10}, "'bins': 15.* got .*'bins': 10"),
-        ({"fit": False}, "'fit': True.* got .*'fit': False"),
-        ({"criterion": LinearFocalLoss(0.0, softcap=5.0)}, "'softcap': 0.0.* got .*'softcap': 5.0"),
-        ({"criterion": LinearFocalLoss(0.0, ignore_index=0)}, "'ignore_index': -100.* got .*'ignore_index': 0"),
-        ({"criterion": LinearFocalLoss(2.0)}, "got .*'posterior': .*gamma=2.0"),
+        ({"bins": 10}, "bins = 10 instead of 15"),
+        ({"fit": False}, "fit = False instead of True"),
+        ({"criterion": LinearFocalLoss(0.0, softcap=5.0)}, "softcap = 5.0 instead of 0.0"),
+        ({"criterion": LinearFocalLoss(0.0, ignore_index=0)}, "ignore_index = 0 instead of -100"),
+        ({"criterion": LinearFocalLoss(2.0)}, "readouts = softmax, posterior instead of softmax"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"^other must have the same settings, got {message}$"):
             calibration.merge(TokenCalibration(**settings))
-    with pytest.raises(ValueError, match=r"gamma=3\.0.* got .*gamma=2\.0"):
+    with pytest.raises(ValueError, match=r"got gamma of posterior = 2\.0 instead of 3\.0$"):
         TokenCalibration(LinearFocalLoss(3.0)).merge(TokenCalibration(LinearFocalLoss(2.0)))
+    weight = torch.ones(5000)
+    first = TokenCalibration(LinearFocalLoss(2.0, weight=weight.clone()))
+    weight[2500] = 9.0  # in the middle, which a printed array leaves out
+    with pytest.raises(ValueError, match=r"^other must have the same settings, got another weight of posterior$"):
+        first.merge(TokenCalibration(LinearFocalLoss(2.0, weight=weight)))
+    assert first.merge(TokenCalibration(LinearFocalLoss(2.0, weight=torch.ones(5000)))) is first
+    with pytest.raises(TypeError, match="other must be a TokenCalibration, got NoneType"):
+        calibration.merge(None)
     other = TokenCalibration()
     other.update(*draw(30))
     with pytest.raises(ValueError, match="head must have 40 classes as before, got 30"):
@@ -449,6 +465,9 @@ def test_the_report_as_a_table():
     assert first == "300 tokens of 6 documents"
     assert second.split() == ["NLL", "95%", "limits", "perplexity", "accuracy", "confidence", "ECE"]
     assert [row.split("  ")[0] for row in rows[:2]] == ["softmax", "posterior"]
+    calibration = TokenCalibration(fit=False)
+    calibration.update(*batch)
+    assert "99.5% limits" in str(calibration.compute(level=0.995))
     assert rows[2].startswith("T = ")
     assert rows[3].startswith("gamma = ")
     assert len({len(row) for row in rows}) == 1

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, NamedTuple, Self, final
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_classifier
+from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import cross_val_predict
+from sklearn.model_selection import check_cv, cross_val_predict
 from sklearn.utils.metadata_routing import (
     UNUSED,
     MetadataRouter,
@@ -20,7 +21,7 @@ from sklearn.utils.metadata_routing import (
     get_routing_for_object,
     process_routing,
 )
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from refocal._check import Input
 from refocal._containers import to_array, to_numpy
@@ -47,13 +48,12 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         estimator: A fitted classifier or a module; with `cv`, an unfitted classifier. It is not copied.
         calibrator: A calibrator of `refocal.calibrators`.
         cv: None to fit only the calibrator. With a number of folds or a splitter, the calibrator is fitted to the
-            scores of held-out folds, and a copy of the classifier to all data. A splitter that keeps groups together,
-            such as `GroupKFold`, needs `groups` in `fit`.
+            scores of held-out folds, and a copy of the classifier to all data. Each class must occur outside every
+            held-out fold. A splitter that keeps groups together, such as `GroupKFold`, needs `groups` in `fit`.
 
     Attributes:
         estimator_: The classifier that predicts.
         calibrator_: The fitted calibrator.
-        classes_: Labels of the columns.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -65,7 +65,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         (1, 3)
     """
 
-    # `groups` is for the splitter alone: it is no metadata that a user of this class requests
+    # `groups` is only for the splitter, so users cannot request it as metadata
     __metadata_request__fit: ClassVar[dict[str, str]] = {"groups": UNUSED}
 
     def __init__(self, estimator: Any, calibrator: Calibrator, *, cv: Any = None) -> None:
@@ -89,8 +89,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Args:
             X: Features, as the classifier takes them.
             y: Labels (N,).
-            sample_weight: Weights (N,), or None. They are for the calibrator and the classifier. If the classifier is
-                a pipeline, its last step gets them, unless `params` has weights for one of its steps.
+            sample_weight: Weights (N,), or None. The calibrator uses them and, with `cv`, so does the classifier. If
+                the classifier is a pipeline, its last step gets them, unless `params` has weights for one of its steps.
             groups: Groups of the samples (N,), which `cv` keeps together.
             **params: Further arguments of the classifier's `fit`, such as `logisticregression__sample_weight`. Arrays
                 of N rows are split like the data.
@@ -98,16 +98,17 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Returns:
             The object itself.
         """
-        y = to_numpy(y, "y", column=True)
+        _check_calibrator(self.calibrator)
+        labels: np.ndarray = column_or_1d(to_numpy(y, "y", column=True), warn=True)
         sample_weight = None if sample_weight is None else to_numpy(sample_weight, "sample_weight", column=True)
         groups = None if groups is None else to_numpy(groups, "groups", column=True)
         if self.cv is None and (groups is not None or params):
             names = sorted([*params, *(["groups"] if groups is not None else [])])
-            msg = f"{', '.join(names)}: only with cv are folds made and the classifier fitted; got cv=None"
+            msg = f"{', '.join(names)}: allowed only with cv, which makes folds and fits the classifier; got cv=None"
             raise ValueError(msg)
         input = _recognize_input(self.estimator, self.calibrator)
         if input == "logits":
-            _reject_pairs_of_classes(self.estimator, y)
+            _reject_pairs_of_classes(self.estimator, labels)
         if self.cv is None:
             self.estimator_ = self.estimator
             scores = self._compute_scores(X, input)
@@ -115,25 +116,28 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if _is_module(self.estimator):
                 msg = "cv needs a scikit-learn classifier that can be fitted again; use cv=None with a torch module"
                 raise TypeError(msg)
+            method = _find_method(self.estimator, input)
             given = {"sample_weight": sample_weight, "groups": groups, **params}
             routes = self._route({name: value for name, value in given.items() if value is not None})
+            cv = check_cv(self.cv, labels, classifier=is_classifier(self.estimator))
+            splits = list(cv.split(X, labels, **routes.splitting))
+            if not isinstance(self.estimator, FrozenEstimator):
+                _check_folds(splits, labels)
             scores = cross_val_predict(
                 clone(self.estimator),
                 X,
-                y,
-                cv=self.cv,
-                method=_find_method(self.estimator, input),
-                groups=routes.groups,
+                labels,
+                cv=splits,
+                method=method,
                 params=routes.cross_fitting or None,
             )
-            self.estimator_ = clone(self.estimator).fit(X, y, **routes.fitting)
+            self.estimator_ = clone(self.estimator).fit(X, labels, **routes.fitting)
         calibrator = clone(self.calibrator)
         if not _is_module(self.estimator):  # a module may return either, so its output must still look like logits
             calibrator.set_params(input=input)
         if calibrator.classes is None and hasattr(self.estimator_, "classes_"):
             calibrator.set_params(classes=self.estimator_.classes_)
-        self.calibrator_ = calibrator.fit(scores, y, sample_weight)
-        self.classes_ = self.calibrator_.classes_
+        self.calibrator_ = calibrator.fit(scores, labels, sample_weight)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -150,6 +154,11 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """The most probable class of each row (N,)."""
         calibrator = self._get_calibrator()
         return calibrator.predict(self._compute_scores(X, calibrator.input_))
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Labels of the columns (K,)."""
+        return self._get_calibrator().classes_
 
     @property
     def n_features_in_(self) -> int:
@@ -177,14 +186,14 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """Divide the arguments of `fit` between the splitter and the classifier."""
         if get_config()["enable_metadata_routing"]:
             routed = process_routing(self, "fit", **given)
-            # cross_val_predict routes again, by the names under which the parts request what they take
+            # cross_val_predict routes again, by the names under which the classifier requests what it takes
             taken = get_routing_for_object(self.estimator).consumes("fit", given)
-            taken |= get_routing_for_object(self.cv).consumes("split", given)
-            return _Routes(None, {name: given[name] for name in taken}, routed.estimator.fit)
-        groups, weights = given.pop("groups", None), given.pop("sample_weight", None)
+            return _Routes(routed.splitter.split, {name: given[name] for name in taken}, routed.estimator.fit)
+        splitting = {"groups": given.pop("groups")} if "groups" in given else {}
+        weights = given.pop("sample_weight", None)
         if weights is not None and not any(name.endswith("__sample_weight") for name in given):
             given[_name_weights(self.estimator)] = weights
-        return _Routes(groups, given, given)
+        return _Routes(splitting, given, given)
 
     def _get_calibrator(self) -> Calibrator:
         check_is_fitted(self)
@@ -199,9 +208,9 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
 
 class _Routes(NamedTuple):
-    """What `cross_val_predict` gets, as `groups` and as `params`, and what the fit to all data gets."""
+    """What the splitter gets, what `cross_val_predict` gets as `params`, and what the fit to all data gets."""
 
-    groups: np.ndarray | None
+    splitting: dict[str, Any]
     cross_fitting: dict[str, Any]
     fitting: dict[str, Any]
 
@@ -241,13 +250,41 @@ def _find_method(estimator: Any, input: Input) -> str:
 
 def _reject_pairs_of_classes(estimator: Any, y: np.ndarray) -> None:
     """Reject a support vector machine whose columns are pairs of classes: three classes have three pairs, too."""
-    last = estimator
-    while getattr(last, "steps", None):
-        last = last.steps[-1][1]
+    last = _find_scorer(estimator)
     classes = getattr(estimator, "classes_", np.unique(y))
     if len(classes) > 2 and getattr(last, "decision_function_shape", "ovr") != "ovr":
         msg = f"the classifier must have decision_function_shape='ovr', got {last.decision_function_shape!r}"
         raise ValueError(msg)
+
+
+def _find_scorer(estimator: Any) -> Any:
+    """Return the classifier whose columns of scores a pipeline, a search or a bagging ensemble passes on."""
+    if getattr(estimator, "steps", None):
+        return _find_scorer(estimator.steps[-1][1])
+    is_search = hasattr(estimator, "refit") and hasattr(estimator, "estimator")
+    if is_search or isinstance(estimator, (BaggingClassifier, FrozenEstimator)):
+        return _find_scorer(getattr(estimator, "best_estimator_", estimator.estimator))
+    return estimator
+
+
+def _check_calibrator(value: object) -> None:
+    if not isinstance(value, Calibrator):
+        found = f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)
+        msg = f"calibrator must be a calibrator of refocal.calibrators, got {found}"
+        raise TypeError(msg)
+
+
+def _check_folds(splits: list[tuple[np.ndarray, np.ndarray]], y: np.ndarray) -> None:
+    """Reject folds in which a classifier does not learn a class: such scores say nothing about the final classifier."""
+    classes = np.unique(y)
+    for number, (train, _) in enumerate(splits, start=1):
+        missing = np.setdiff1d(classes, y[train])
+        if len(missing):
+            msg = (
+                f"every class must occur outside each held-out fold, but outside fold {number} of {len(splits)} there "
+                f"is no class {missing[:1].tolist()[0]!r}: shuffle the samples, or use a stratified splitter"
+            )
+            raise ValueError(msg)
 
 
 def _is_module(estimator: Any) -> bool:
@@ -277,10 +314,19 @@ def _evaluate_module(module: Any, X: Any) -> np.ndarray:
     try:
         with torch.no_grad():
             batches = [
-                module(batch if first is None else batch.to(first.device)).float().cpu().numpy()
-                for batch in inputs.split(_BATCH)
+                _to_scores(module(batch if first is None else batch.to(first.device))) for batch in inputs.split(_BATCH)
             ]
     finally:
         for part in training:
             part.training = True
     return np.concatenate(batches)
+
+
+def _to_scores(output: Any) -> np.ndarray:
+    """Return the output of a module in float32, or in float64 if it is."""
+    torch = sys.modules["torch"]
+    if not isinstance(output, torch.Tensor):
+        msg = f"the module must return a tensor of logits (N, K), got {type(output).__name__}"
+        raise TypeError(msg)
+    scores: np.ndarray = output.to(torch.promote_types(output.dtype, torch.float32)).cpu().numpy()
+    return scores

@@ -26,8 +26,8 @@ class Moments(NamedTuple):
     total: np.ndarray
     products: np.ndarray
 
-    def interval(self, weights: np.ndarray, *, level: float) -> Interval:
-        """The mean over tokens of the entries of the vectors times `weights` (k,), with its limits.
+    def compute_interval(self, weights: np.ndarray, *, level: float) -> Interval:
+        """Compute the mean over tokens of the entries of the vectors times `weights` (k,), with its limits.
 
         The first entry of a vector is its number of tokens. The limits are NaN if there is one document.
         """
@@ -81,8 +81,8 @@ class DocumentSums:
         for name, vector in other._named.items():
             self._named[name] = self._named[name] + vector if name in self._named else vector
 
-    def moments(self) -> Moments:
-        """The moments of all documents."""
+    def compute_moments(self) -> Moments:
+        """Compute the moments of all documents."""
         return _add(self._complete, np.array(list(self._named.values()))) if self._named else self._complete
 
 

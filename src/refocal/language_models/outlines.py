@@ -1,4 +1,6 @@
-"""Outlines of rows of logits: what all pairs (gamma, T) on a lattice need to know of a row, in a few hundred numbers.
+"""Outlines of rows of logits: everything about a row that the pairs (gamma, T) of a lattice need.
+
+An outline has a few hundred numbers.
 
 The model is Psi^gamma(softmax(beta logits)), beta = 1 / T. Its normalizer is the sum of h(p) over all classes. The most
 probable classes are kept one by one. For a small probability, h(p) is a power series in p with coefficients that are
@@ -6,7 +8,7 @@ polynomials in log p. So two sums over the many improbable classes, with x the d
 
     A_0(beta) = sum e^(beta x)    and    A_1(beta) = sum x e^(beta x),
 
-tell all that matters: at beta the first term of the series, at 2 beta the second, and at 3 beta the third. The inverse
+are all that matters: at beta the first term of the series, at 2 beta the second, and at 3 beta the third. The inverse
 temperatures are powers of 2^(1/6). So 2 beta is one of them, and the masses e^(beta x) of one beta are the squares of
 those of beta / 2: few exponentials are computed.
 """

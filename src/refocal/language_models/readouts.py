@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -58,6 +59,15 @@ def _read_calibrator(name: str, calibrator: object) -> LogProbs:
     else:
         gamma = calibrator.gamma if calibrator.apply_posterior else 0.0
     return partial(posterior_from_logits, gamma=gamma, temperature=calibrator.temperature_, log=True)
+
+
+def list_settings(log_probs: LogProbs) -> dict[str, Any]:
+    """List the settings of a readout by name; values for each class as lists, which can be compared."""
+    psi = log_probs.keywords.get("psi")
+    if psi is None:
+        return dict(log_probs.keywords)
+    names = ("gamma", "weight", "label_smoothing", "smoothing_edge", "detached")
+    return {name: np.asarray(getattr(psi, name)).tolist() for name in names}
 
 
 def read_rows(log_probs: LogProbs, logits: Tensor, target: Tensor) -> ReadoutRows:

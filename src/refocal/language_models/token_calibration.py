@@ -15,7 +15,7 @@ from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal.language_models.documents import DocumentSums
 from refocal.language_models.lattices import GAMMAS, SOFTMAX_PLACE, evaluate_lattice
 from refocal.language_models.outlines import BETAS, RowOutlines, outline_rows
-from refocal.language_models.readouts import ReadoutRows, TokenCalibrator, list_readouts, read_rows
+from refocal.language_models.readouts import ReadoutRows, TokenCalibrator, list_readouts, list_settings, read_rows
 from refocal.language_models.surfaces import Surface, interpolate_error
 from refocal.language_models.token_report import FittedReadout, TokenReadout, TokenReport, nll_place
 from refocal.losses import LinearFocalLoss
@@ -93,7 +93,8 @@ class TokenCalibration:
             bias: Bias of the last layer (V,).
             documents: Whole numbers that name the documents, one per token, shape (...), or one per sequence, the same
                 without the last axis. A document may continue in later batches, so a few numbers per document are
-                kept. None if each sequence of the batch is a document of its own.
+                kept. None if each sequence of the batch is a document of its own; a batch with a flat target (N,) then
+                is one sequence, so one document.
         """
         states = self.criterion.select(hidden, head, target, bias)
         self._check_classes(len(head))
@@ -116,8 +117,10 @@ class TokenCalibration:
 
     def merge(self, other: TokenCalibration) -> TokenCalibration:
         """Add the sums of another accumulator with the same settings, in place."""
-        if self._settings() != other._settings():
-            msg = f"other must have the same settings {self._settings()}, got {other._settings()}"
+        _check_other(other)
+        differing = _list_differences(self._settings(), other._settings())
+        if differing:
+            msg = f"other must have the same settings, got {'; '.join(differing)}"
             raise ValueError(msg)
         if other.classes is not None:
             self._check_classes(other.classes)
@@ -128,7 +131,7 @@ class TokenCalibration:
     def compute(self, *, level: float = 0.95) -> TokenReport:
         """The report of all tokens so far, with intervals of this level."""
         level = _check.share(level, "level")
-        moments = self._sums.documents.moments()
+        moments = self._sums.documents.compute_moments()
         tokens = round(moments.total[0])
         if not tokens:
             msg = "compute() needs at least one token that counts: call update() first"
@@ -138,7 +141,7 @@ class TokenCalibration:
             weights = np.zeros((4, self._sums.size))
             weights[[0, 1, 2], nll_place(number) + np.array([0, 2, 1])] = 1
             weights[3] = weights[2] - weights[1]
-            nll, accuracy, confidence, excess = (moments.interval(row, level=level) for row in weights)
+            nll, accuracy, confidence, excess = (moments.compute_interval(row, level=level) for row in weights)
             error = Bins(*self._sums.bins[number]).expected_calibration_error
             readouts[name] = TokenReadout(nll, accuracy, confidence, excess, error)
         plain, focal = self._fit(tokens) if self.fit else (None, None)
@@ -162,9 +165,10 @@ class TokenCalibration:
 
     def _settings(self) -> dict[str, Any]:
         """What accumulators must have in common to be merged."""
-        readouts = {name: f"{readout.keywords}" for name, readout in self._readouts.items()}
         common = {"softcap": self.criterion.layer_settings.softcap, "ignore_index": self.criterion.focal.ignore_index}
-        return {"bins": self.bins, "fit": self.fit, **common, "readouts": readouts}
+        readouts = {name: list_settings(readout) for name, readout in self._readouts.items()}
+        own = {f"{key} of {name}": value for name, found in readouts.items() for key, value in found.items()}
+        return {"bins": self.bins, "fit": self.fit, **common, "readouts": ", ".join(readouts), **own}
 
     def _check_classes(self, classes: int) -> None:
         if self.classes not in (None, classes):
@@ -254,6 +258,23 @@ class _TokenSums:
 def _to_numpy(values: Tensor) -> np.ndarray:
     """Values in float64; they are moved first, because some devices do not have it."""
     return values.cpu().double().numpy()
+
+
+def _check_other(other: object) -> None:
+    if not isinstance(other, TokenCalibration):
+        msg = f"other must be a TokenCalibration, got {type(other).__name__}"
+        raise TypeError(msg)
+
+
+def _list_differences(own: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """Name the settings that differ. Values for each class are not shown, since there may be very many."""
+    differing = [name for name in own.keys() & found.keys() if own[name] != found[name]]
+    return [
+        f"another {name}"
+        if isinstance(own[name], list) or isinstance(found[name], list)
+        else f"{name} = {found[name]} instead of {own[name]}"
+        for name in sorted(differing)
+    ]
 
 
 def _check_criterion(criterion: object) -> LinearFocalLoss:

@@ -78,7 +78,7 @@ class TokenReport:
     temperature: FittedReadout | None
     focal_temperature: FittedReadout | None
     level: float
-    moments: Moments = field(repr=False, compare=False)
+    _moments: Moments = field(repr=False, compare=False)
 
     def compare(self, first: str, second: str) -> Interval:
         """The mean NLL of one readout minus that of another, with its limits.
@@ -86,13 +86,13 @@ class TokenReport:
         Both see the same tokens, so the interval of the difference is much shorter than those of the two NLLs.
         """
         names = tuple(self.readouts)
-        weights = np.zeros(len(self.moments.total))
+        weights = np.zeros(len(self._moments.total))
         weights[nll_place(names.index(_check.one_of(first, "first", names)))] += 1
         weights[nll_place(names.index(_check.one_of(second, "second", names)))] -= 1
-        return self.moments.interval(weights, level=self.level)
+        return self._moments.compute_interval(weights, level=self.level)
 
     def __str__(self) -> str:
-        rows = [("", "NLL", f"{self.level:.0%} limits", "perplexity", "accuracy", "confidence", "ECE")]
+        rows = [("", "NLL", f"{100 * self.level:g}% limits", "perplexity", "accuracy", "confidence", "ECE")]
         for name, found in self.readouts.items():
             limits = f"{found.nll.low:.4f} to {found.nll.high:.4f}"
             shares = f"{found.accuracy.value:.2%}", f"{found.confidence.value:.2%}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override  # torch requires it
 
 from refocal import _check
-from refocal.calibrators import Calibrator, FocalTemperatureScaling
+from refocal.calibrators import Calibrator, FocalTemperatureScaling, TemperatureScaling
 from refocal.integrations.lightning.checkpoint_files import CheckpointFiles, calibrator_path
 from refocal.integrations.lightning.held_out_measures import fit_and_measure, measure
 from refocal.integrations.lightning.row_sample import Rows, RowSample, choose
@@ -46,8 +46,11 @@ class CalibrationCallback(Callback):
     is written beside it, at `calibrator_path(checkpoint)`. It is removed when its checkpoint is removed. After
     `trainer.validate(model, ckpt_path=...)` it is written beside that checkpoint.
 
-    Memory: during a validation epoch each process keeps rows on the CPU in float32, `max_rows` at most and up to a
-    quarter more while they come in. Of more rows, a random sample is kept, in which each has the same chance.
+    A calibrator that ends at a bound, because the network got all validation rows right, is not written, and there is
+    a warning.
+
+    Memory: during a validation epoch each process keeps rows on the CPU in float32, `max_rows` at most and up to 25%
+    more while rows arrive. If there are more rows, a uniform random sample is kept.
 
     Args:
         calibrator: An unfitted calibrator of `refocal.calibrators`; it is copied. None for
@@ -84,9 +87,9 @@ class CalibrationCallback(Callback):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.calibrator = FocalTemperatureScaling() if calibrator is None else _read_calibrator(calibrator)
-        self.collect = _take_returned if collect is None else _read_collect(collect)
-        self.criterion = None if criterion is None else _read_criterion(criterion, self.calibrator)
+        self.calibrator = FocalTemperatureScaling() if calibrator is None else _check_calibrator(calibrator)
+        self.collect = _take_returned if collect is None else _check_collect(collect)
+        self.criterion = None if criterion is None else _check_criterion(criterion, self.calibrator)
         self.dataloader = None if dataloader is None else _check.count(dataloader, "dataloader", least=0)
         self.max_rows = _check.count(max_rows, "max_rows", least=2)
         self.seed = _check.seed(seed, "seed")
@@ -94,6 +97,7 @@ class CalibrationCallback(Callback):
         self.path_: Path | None = None
         self._sample: RowSample | None = None
         self._validated_step: int | None = None
+        self._steps_at_bound: set[int] = set()  # whose rows did not determine a calibrator
         self._files: CheckpointFiles | None = None
 
     # --- collecting
@@ -101,6 +105,7 @@ class CalibrationCallback(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that there will be validation, and that checkpoints are local files, written at once."""
+        _check_alone(trainer)
         if not trainer.enable_validation:
             msg = (
                 "CalibrationCallback needs validation data: pass val_dataloaders to fit, define validation_step, and "
@@ -112,14 +117,21 @@ class CalibrationCallback(Callback):
             msg = f"CalibrationCallback writes beside local checkpoints only, got ModelCheckpoint(dirpath={folder!r})"
             raise ValueError(msg)
         if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
-            msg = "CalibrationCallback needs checkpoints that are there when training goes on, got AsyncCheckpointIO"
+            needed = "checkpoints that are complete before training continues"
+            msg = f"CalibrationCallback needs {needed}, got AsyncCheckpointIO"
             raise ValueError(msg)
         self._validated_step = self.path_ = None
+        self._steps_at_bound = set()
         self._files = CheckpointFiles(trainer) if trainer.is_global_zero else None
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the choice of a dataloader, and begin a new sample."""
+        """Check the choice of a dataloader and, outside `fit`, of a checkpoint; then begin a new sample."""
+        if trainer.state.fn == "validate":
+            _check_alone(trainer)
+            if "://" in str(trainer.ckpt_path):
+                msg = f"CalibrationCallback writes beside local checkpoints only, got ckpt_path={trainer.ckpt_path!r}"
+                raise ValueError(msg)
         self._look_for_checkpoint(trainer)
         loaders = len(trainer.num_val_batches)
         if (self.dataloader or 0) >= loaders or (self.dataloader is None and loaders > 1):
@@ -159,6 +171,12 @@ class CalibrationCallback(Callback):
         if isinstance(found, Exception):
             raise found
         self.calibrator_, measures = found
+        if _is_at_bound(self.calibrator_):
+            self._steps_at_bound.add(trainer.global_step)
+            rank_zero_warn(
+                f"the calibrator ended at a bound, T = {self.calibrator_.temperature_:.3g}: the validation rows do not "
+                "determine it, so it is not written"
+            )
         self._validated_step = trainer.global_step if trainer.state.fn == "fit" else None
         values = {_PREFIX + name: value for name, value in measures.items()}
         pl_module.log_dict(values, on_step=False, on_epoch=True, batch_size=1, sync_dist=trainer.world_size > 1)
@@ -184,7 +202,11 @@ class CalibrationCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """After `trainer.validate(model, ckpt_path=...)`, write the calibrator beside that checkpoint."""
         checkpoint = trainer.ckpt_path if trainer.state.fn == "validate" else None
-        if checkpoint is not None and self.calibrator_ is not None and trainer.is_global_zero:
+        if checkpoint is None or self.calibrator_ is None or not trainer.is_global_zero:
+            return
+        if _is_at_bound(self.calibrator_):
+            self.path_ = None
+        else:
             self.path_ = calibrator_path(checkpoint)
             self.calibrator_.save(self.path_)
 
@@ -218,6 +240,8 @@ class CalibrationCallback(Callback):
             what, argument = "training ended with", ""
         if self.path_ is not None or (not best and self._validated_step == trainer.global_step):
             return
+        if best and self._files is not None and self._files.best_step in self._steps_at_bound:
+            return  # there was a warning
         rank_zero_warn(
             f"no calibrator: {what} weights that were not validated. "
             f"Run trainer.validate(model{argument}), with CalibrationCallback, to get one"
@@ -228,25 +252,40 @@ class CalibrationCallback(Callback):
             self._write_beside_best()
 
     def _write_beside_best(self) -> None:
+        if _is_at_bound(self.calibrator_):
+            return
         if self._files is not None and self.calibrator_ is not None and self._validated_step is not None:
             self.path_ = self._files.write(self.calibrator_, self._validated_step) or self.path_
 
 
-def _read_calibrator(value: Any) -> Calibrator:
+def _is_at_bound(calibrator: Calibrator | None) -> TypeGuard[TemperatureScaling | FocalTemperatureScaling]:
+    """Say whether the rows did not determine a calibrator."""
+    return isinstance(calibrator, (TemperatureScaling, FocalTemperatureScaling)) and calibrator.at_bound_
+
+
+def _check_alone(trainer: Trainer) -> None:
+    """Reject a second callback, which would log the same names and write the same file."""
+    count = sum(isinstance(each, CalibrationCallback) for each in trainer.callbacks)  # type: ignore[attr-defined]
+    if count > 1:
+        msg = f"a trainer takes one CalibrationCallback: two log the same names and write the same file, got {count}"
+        raise ValueError(msg)
+
+
+def _check_calibrator(value: Any) -> Calibrator:
     if not isinstance(value, Calibrator):
         msg = f"calibrator must be a calibrator of refocal.calibrators, got {value!r}"
         raise TypeError(msg)
     return value
 
 
-def _read_collect(value: Any) -> Collect:
+def _check_collect(value: Any) -> Collect:
     if not callable(value):
         msg = f"collect must be a function of outputs and batch, got {value!r}"
         raise TypeError(msg)
     return cast("Collect", value)
 
 
-def _read_criterion(value: Any, calibrator: Calibrator) -> AbstractLoss:
+def _check_criterion(value: Any, calibrator: Calibrator) -> AbstractLoss:
     """Check that a loss has a posterior map, in closed form, and that there are logits to map."""
     if not hasattr(value, "posterior_map"):  # raises NoPosteriorError if it is not in closed form
         msg = f"criterion must be a loss of refocal.losses, got {value!r}"
@@ -285,7 +324,22 @@ def _read_rows(pair: Any) -> tuple[np.ndarray, np.ndarray]:
     if not torch.equal(indices, labels.detach().cpu().flatten()):
         msg = f"labels must be class indices, got {labels.dtype} with fractions"
         raise ValueError(msg)
-    return scores.numpy().reshape(len(indices), *(logits.shape[1:] or (1,))), indices.numpy()
+    scores = scores.reshape(len(indices), *(logits.shape[1:] or (1,)))
+    _check_values(scores, indices)
+    return scores.numpy(), indices.numpy()
+
+
+def _check_values(scores: Tensor, labels: Tensor) -> None:
+    """Reject what would stop the fit only after a validation epoch."""
+    classes = max(2, scores.shape[1])
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if len(outside):
+        msg = f"labels must lie in [0, {classes}), got {int(outside[0])}: leave such rows out with collect="
+        raise ValueError(msg)
+    bad = scores[~(scores < torch.inf)]  # NaN, too
+    if len(bad):
+        msg = f"logits must be finite, or -inf for masked classes, got {float(bad[0])}"
+        raise ValueError(msg)
 
 
 def _gather(rows: Rows, *, limit: int, device: torch.device, world: int) -> Rows:

@@ -45,13 +45,13 @@ class Best(NamedTuple):
 class CheckpointFiles:
     """Keep the calibrators beside the checkpoints of one training.
 
-    Lightning's hook for saved checkpoints runs before the file is there, and does not tell its name. So a save is
+    Lightning's hook for saved checkpoints runs before the file is there, and does not give its name. So a save is
     noted, and the next hook looks at it, before the weights change.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self._best = Best.of(trainer)  # of the training that is resumed
-        self._best_step: int | None = None  # not known of an earlier training
+        self.best_step: int | None = None  # not known of an earlier training
         self._unseen = False
         self._calibrated = set() if self._best is None else {self._best.path}
 
@@ -70,13 +70,13 @@ class CheckpointFiles:
             self._calibrated.remove(gone)
         if self._best is None or self._best == previous:
             return False
-        self._best_step = trainer.global_step
+        self.best_step = trainer.global_step
         calibrator_path(self._best.path).unlink(missing_ok=True)  # of weights that this save has overwritten
         return True
 
     def write(self, calibrator: Calibrator, step: int) -> Path | None:
         """Write the calibrator of the weights of a step, if these are the best checkpoint; return the file."""
-        if self._best is None or self._best_step != step:
+        if self._best is None or self.best_step != step:
             return None
         path = calibrator_path(self._best.path)
         calibrator.save(path)

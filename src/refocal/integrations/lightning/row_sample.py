@@ -70,7 +70,7 @@ class RowSample:
 
 
 def choose(numbers: np.ndarray, all_numbers: np.ndarray, *, limit: int) -> np.ndarray:
-    """Say of each number (n,) whether it is among the `limit` smallest of all (N,)."""
+    """Return a mask of the numbers (n,) that are among the `limit` smallest of all (N,)."""
     if len(all_numbers) <= limit:
         return np.ones(len(numbers), dtype=bool)
     return np.asarray(numbers <= np.partition(all_numbers, limit - 1)[limit - 1])
