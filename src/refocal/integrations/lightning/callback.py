@@ -259,13 +259,13 @@ class CalibrationCallback(Callback):
 
 
 def _is_at_bound(calibrator: Calibrator | None) -> TypeGuard[TemperatureScaling | FocalTemperatureScaling]:
-    """Say whether the rows did not determine a calibrator."""
+    """Return whether a fit ended at a bound: the rows did not determine it."""
     return isinstance(calibrator, (TemperatureScaling, FocalTemperatureScaling)) and calibrator.at_bound_
 
 
-def _check_alone(trainer: Trainer) -> None:
+def _check_alone(trainer: Any) -> None:
     """Reject a second callback, which would log the same names and write the same file."""
-    count = sum(isinstance(each, CalibrationCallback) for each in trainer.callbacks)  # type: ignore[attr-defined]
+    count = sum(isinstance(each, CalibrationCallback) for each in trainer.callbacks)
     if count > 1:
         msg = f"a trainer takes one CalibrationCallback: two log the same names and write the same file, got {count}"
         raise ValueError(msg)
