@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from drawn_boxes import draw_boxes, draw_scored, draw_truth
 from refocal import metrics
@@ -148,14 +149,34 @@ def test_one_image_tells_nothing_about_others():
     boxes, truth = draw_scored(np.random.default_rng(6), images=1, per_image=30)
     matches = match(boxes, truth)
     assert error_interval(bin_detections(matches, bins=15))[1:] == (0.0, 1.0)
-    assert np.isnan(mean_interval(np.arange(30.0), matches).low)
+    assert mean_interval(np.arange(30.0) / 30, matches, most=1.0)[1:] == (0.0, 1.0)
 
 
 def test_means_take_images_for_samples():
     boxes, truth = draw_scored(np.random.default_rng(7), images=50, per_image=4)
     matches = match(boxes, truth)
     values = np.repeat(np.random.default_rng(8).random(50), 4)  # equal within an image
-    found = mean_interval(values, matches)
-    half = 1.959964 * values[::4].std(ddof=1) / np.sqrt(50)
+    found = mean_interval(values, matches, most=1.0)
+    half = 2.009575 * values[::4].std(ddof=1) / np.sqrt(50)
     assert found == pytest.approx((values.mean(), values.mean() - half, values.mean() + half))
-    assert mean_interval(np.where(values > 0.5, np.inf, 1.0), matches) == (np.inf, np.inf, np.inf)
+    assert mean_interval(np.where(values > 0.5, np.inf, 1.0), matches, most=np.inf) == (np.inf, np.inf, np.inf)
+
+
+def test_right_decisions_alone_do_not_make_the_error_certain():
+    """20 images, in which each decision is right: an error rate of 0 is not known exactly."""
+    boxes = [{"image_id": i, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.9} for i in range(20)]
+    truth = {"images": [{"id": i} for i in range(20)], "categories": [{"id": 1}], "annotations": boxes}
+    found = mean_interval(np.zeros(20), match(boxes, truth), most=1.0, is_rate=True)
+    square = stats.t.ppf(0.975, 19) ** 2
+    assert found == pytest.approx((0.0, 0.0, square / (20 + square)))
+
+
+@pytest.mark.parametrize("images", [3, 5])
+def test_few_images_are_covered(images):
+    """See benchmarks/detection_intervals.py for the coverage with more images."""
+    covered = []
+    for seed in range(60):
+        boxes, truth = draw_scored(np.random.default_rng(seed), images=images, per_image=8)
+        found = error_interval(bin_detections(match(boxes, truth), bins=5), resamples=200, seed=seed)
+        covered.append(found.low == 0)  # the scores are the probabilities
+    assert np.mean(covered) >= 0.93

@@ -144,13 +144,11 @@ def _measure(method: Method, scores: np.ndarray, matches: Matches, loose: Matche
     claim, right = scores[matches.counted], matches.matched[matches.counted]
     with np.errstate(divide="ignore"):
         losses = -np.log(np.where(right, claim, 1 - claim))
-    rows = {"nll": losses, "brier": (claim - right) ** 2, "error": ((claim > 0.5) != right).astype(np.float64)}
-    means = {name: _estimate_mean(values, matches) for name, values in rows.items()}
+    means = {
+        "nll": mean_interval(losses, matches, most=np.inf),
+        "brier": mean_interval((claim - right) ** 2, matches, most=1.0),
+        "error": mean_interval(((claim > 0.5) != right).astype(np.float64), matches, most=1.0, is_rate=True),
+    }
     debiased = replace(measures["d_ece"], value=method.measures["debiased_ece"].value)
-    ordered = {**measures, "debiased_ece": debiased, **means}
+    ordered = {**measures, "debiased_ece": debiased} | {name: Estimate(*each) for name, each in means.items()}
     return replace(method, measures=freeze(ordered))
-
-
-def _estimate_mean(values: np.ndarray, matches: Matches) -> Estimate:
-    value, low, high = mean_interval(values, matches)
-    return Estimate(value) if np.isnan(low) else Estimate(value, max(0.0, low), high)

@@ -13,11 +13,12 @@ from refocal.metrics.defaults import BINS, LEVEL, RESAMPLES
 from refocal.metrics.inputs import ArrayLike
 from refocal.metrics.measure_record import Interval
 from refocal.segmentation.boundary import boundary_band
-from refocal.segmentation.image_intervals import error_interval, mean_interval
+from refocal.segmentation.image_intervals import error_interval
 from refocal.segmentation.image_sums import REGIONS, ImageSums, PixelTotals
 from refocal.segmentation.images import ImageBatch
 from refocal.segmentation.summary import ClassCalibration, RegionCalibration, SegmentationSummary
 from refocal.stats.binning import Bins
+from refocal.stats.image_means import bound_mean
 
 _INTERIOR, _BOUNDARY = range(REGIONS)
 
@@ -34,8 +35,8 @@ class SegmentationCalibration:
             class 1.
         axis: The axis of the classes: 1 for (N, K, H, W), -1 for (N, H, W, K). Images are on axis 0.
         ignore_index: Labels with this value do not count, such as 255 or -100.
-        boundary: The width in pixels, on each side of a boundary between labels, of the band that is also measured for
-            itself; see `boundary_band`. None to measure no band.
+        boundary: The width in pixels, on each side of a boundary between labels, of the band that is also measured
+            separately; see `boundary_band`. None to measure no band.
         classwise: Whether to measure the probability of each class. With many classes, this takes most of the time and
             memory.
         bins: Number of bins of equal width.
@@ -195,7 +196,7 @@ def _measure_region(
     sums: PixelTotals, residuals: np.ndarray, bins: Bins, *, level: float, resamples: int, rng: np.random.Generator
 ) -> RegionCalibration:
     def mean(values: np.ndarray, low: float, high: float, *, is_rate: bool = False) -> Interval:
-        return mean_interval(values, sums.pixels, level=level, bounds=(low, high), is_rate=is_rate)
+        return Interval(*bound_mean(values, sums.pixels, level=level, bounds=(low, high), is_rate=is_rate))
 
     return RegionCalibration(
         pixels=int(sums.pixels.sum()),
