@@ -85,6 +85,11 @@ def test_other_scores_take_the_place_of_the_own_ones():
     assert la_ece(matches, scores=right_iou) < 0.09 < la_ece(matches, scores=right_iou + 0.2 * (right_iou < 0.8))
     with pytest.raises(ValueError, match=r"scores must have one value for each of 1,200 detections, got shape \(3,\)"):
         d_ece(matches, scores=np.zeros(3))
+    for value in (np.nan, 1.5, -0.1, np.inf):
+        with pytest.raises(ValueError, match=f"scores must be from 0 to 1, got {value} in row 2"):
+            la_ece(matches, scores=np.where(np.arange(1200) == 2, value, 0.5))
+    with pytest.raises(ValueError, match="there are no detections"):
+        d_ece(match([], truth))
     with pytest.raises(ValueError, match="bins must be"):
         d_ece(matches, bins=0)
 

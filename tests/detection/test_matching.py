@@ -123,7 +123,13 @@ def test_unknown_ids():
 
 
 @pytest.mark.parametrize(
-    ("iou", "message"), [(1.5, "from 0 to 1, got 1.5"), (-0.1, "iou must be"), (float("nan"), "iou")]
+    ("iou", "message"),
+    [
+        (1.5, "from 0 to 1, got 1.5"),
+        (-0.1, "iou must be"),
+        (float("nan"), "iou"),
+        (True, "iou must be from 0 to 1, got True"),
+    ],
 )
 def test_impossible_thresholds(iou, message):
     with pytest.raises(ValueError, match=message):

@@ -11,7 +11,7 @@ import numpy as np
 from refocal import _check
 from refocal.detection.coco import Annotations, CocoError, Detections, Results, Truth
 
-_BELOW_ONE = 1 - 1e-10  # boxes that are equal up to rounding overlap by 1, as COCO's evaluation has it
+_BELOW_ONE = 1 - 1e-10  # boxes that are equal up to rounding overlap by 1, as in COCO's evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Matches:
         detections: The detections, (N,) in the order of the file.
         annotations: The objects.
         threshold: The least IoU of a right box.
-        matched: Whether a detection is the best one of an object of its category, (N,).
+        matched: Whether a detection is matched to an object of its category, (N,).
         ignored: Whether it is matched to a crowd or to an ignored object, (N,): it counts as neither right nor wrong.
         iou: IoU with the matched object, (N,); 0 if there is none.
     """
@@ -112,7 +112,7 @@ def match(
     ignored = np.zeros(len(found), dtype=bool)
     ignored[is_taken] = truth.ignored[chosen[is_taken]]
     matched = is_taken & ~ignored
-    return Matches(found, truth, iou, matched, ignored, np.where(matched, overlap, 0.0))
+    return Matches(found, truth, float(iou), matched, ignored, np.where(matched, overlap, 0.0))
 
 
 def measure_overlaps(boxes: np.ndarray, objects: np.ndarray, crowd: np.ndarray) -> np.ndarray:
@@ -149,7 +149,7 @@ def _match_greedily(
 
 def _check_threshold(iou: float) -> float:
     value = _check.finite(iou, "iou", least=0.0)
-    if value > 1:
+    if value > 1 or isinstance(iou, (bool, np.bool_)):
         msg = f"iou must be from 0 to 1, got {iou!r}"
         raise ValueError(msg)
     return min(value, _BELOW_ONE) or float(np.finfo(np.float64).tiny)

@@ -104,7 +104,10 @@ class SegmentationCalibration:
             self._add(sums)
 
     def merge(self, other: SegmentationCalibration) -> Self:
-        """Add the images of another object with the same settings, in place."""
+        """Add the images of another object with the same settings, in place. Its axis of classes may differ."""
+        if not isinstance(other, SegmentationCalibration):
+            msg = f"other must be a SegmentationCalibration, got {type(other).__name__}"
+            raise TypeError(msg)
         if self._settings() != other._settings():
             msg = f"other must have the same settings {self._settings()}, got {other._settings()}"
             raise ValueError(msg)
@@ -132,12 +135,13 @@ class SegmentationCalibration:
         """
         level = _check.share(level, "level")
         resamples = _check.count(resamples, "resamples", least=100)
-        rng = np.random.default_rng(seed)
+        rng = _check.generator(seed, "seed")
         totals = np.array(self._totals).reshape(-1, len(PixelTotals._fields), REGIONS)
         residuals = np.array(self._residuals).reshape(-1, REGIONS, self.bins)
         pixels = totals[:, 0].sum(axis=1)
         if not pixels.any():
-            msg = "compute() needs at least one pixel that counts: call update() first"
+            why = "all pixels seen are ignored" if self._totals else "call update() first"
+            msg = f"compute() needs at least one pixel that counts: {why}"
             raise ValueError(msg)
         settings: dict[str, Any] = {"level": level, "resamples": resamples, "rng": rng}
 
@@ -188,7 +192,7 @@ class SegmentationCalibration:
         return ImageSums(bins=self.bins, classes=self.classes if self.classwise else None)
 
     def _settings(self) -> dict[str, Any]:
-        names = ("classes", "axis", "ignore_index", "boundary", "classwise", "bins", "input")
+        names = ("classes", "ignore_index", "boundary", "classwise", "bins", "input")
         return {name: getattr(self, name) for name in names}
 
 
