@@ -12,6 +12,7 @@ from refocal import _check
 from refocal.detection.coco import Annotations, CocoError, Detections, Results, Truth
 
 _BELOW_ONE = 1 - 1e-10  # boxes that are equal up to rounding overlap by 1, as in COCO's evaluation
+_MOST_PAIRS = 1 << 20  # of boxes and objects whose overlaps are held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +104,10 @@ def match(
         there = objects.get(key)
         if there is not None:
             own, at = np.array(rows), np.array(there)
-            ious = measure_overlaps(found.boxes[own], truth.boxes[at], truth.crowd[at])
-            places = _match_greedily(ious, found.scores[own], truth.ignored[at], truth.crowd[at], least=least)
-            taken = places >= 0
-            chosen[own[taken]] = at[places[taken]]
-            overlap[own[taken]] = ious[np.flatnonzero(taken), places[taken]]
+            order = own[np.argsort(-found.scores[own], kind="stable")]
+            flags = truth.ignored[at], truth.crowd[at]
+            places, overlap[order] = _match_greedily(found.boxes[order], truth.boxes[at], *flags, least=least)
+            chosen[order] = np.where(places >= 0, at[places], -1)
     is_taken = chosen >= 0
     ignored = np.zeros(len(found), dtype=bool)
     ignored[is_taken] = truth.ignored[chosen[is_taken]]
@@ -127,24 +127,24 @@ def measure_overlaps(boxes: np.ndarray, objects: np.ndarray, crowd: np.ndarray) 
 
 
 def _match_greedily(
-    ious: np.ndarray, scores: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, *, least: float
-) -> np.ndarray:
-    """The place of the object that each detection takes, (n,); -1 for none."""
-    free = np.ones(len(ignored), dtype=bool)
-    places = np.full(len(scores), -1, dtype=np.intp)
-    close = ious >= least
-    for row in np.argsort(-scores, kind="stable"):
-        if not close[row].any():
-            continue
-        possible = close[row] & free
-        wanted = possible & ~ignored
-        pool = np.flatnonzero(wanted if wanted.any() else possible)
-        if len(pool):
-            best = ious[row, pool]
-            place = pool[np.flatnonzero(best == best.max())[-1]]  # of equal overlaps COCO's evaluation takes the last
-            places[row] = place
-            free[place] = crowd[place]
-    return places
+    boxes: np.ndarray, objects: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, *, least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The place of the object that each box takes, (n,), -1 for none, and their overlap, in order of the boxes."""
+    free = np.ones(len(objects), dtype=bool)
+    places, overlap = np.full(len(boxes), -1, dtype=np.intp), np.zeros(len(boxes))
+    step = max(1, _MOST_PAIRS // len(objects))
+    for start in range(0, len(boxes), step):
+        ious = measure_overlaps(boxes[start : start + step], objects, crowd)
+        for row in np.flatnonzero((ious >= least).any(axis=1)):
+            possible = (ious[row] >= least) & free
+            wanted = possible & ~ignored
+            pool = np.flatnonzero(wanted if wanted.any() else possible)
+            if len(pool):
+                best = ious[row, pool]
+                place = pool[np.flatnonzero(best == best.max())[-1]]  # of equal ones COCO's evaluation takes the last
+                places[start + row], overlap[start + row] = place, ious[row, place]
+                free[place] = crowd[place]
+    return places, overlap
 
 
 def _check_threshold(iou: float) -> float:
