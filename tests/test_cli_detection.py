@@ -172,7 +172,9 @@ def test_a_calibrator_of_something_else(capsys):
     assert not Path("a.json").exists()
 
 
-@pytest.mark.parametrize("weight", ["[1]", "[1,2,3]", "[0,0]", "[1,-1]", "[true,1]", '{"a":1}', "3", '["a","b"]'])
+@pytest.mark.parametrize(
+    "weight", ["[1]", "[1,2,3]", "[0,0]", "[1,-1]", "[true,1]", "[1,1e999]", "[1,NaN]", '{"a":1}', "3", '["a","b"]']
+)
 def test_weights_are_those_of_wrong_and_right_boxes(weight, capsys):
     words = ("calibrate", "boxes.json", *GIVEN, "--loss", f'{{"gamma":2,"weight":{weight}}}')
     reject(capsys, "weight in --loss must be two positive numbers for boxes", *words)

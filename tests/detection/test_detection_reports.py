@@ -202,6 +202,8 @@ def test_holding_images_out(low):
     assert found.report.objects == sum(each["image_id"] in held for each in truth["annotations"])
     with pytest.raises(ValueError, match="share must lie strictly between 0 and 1"):
         detection.hold_out(boxes, truth, share=1.0)
+    with pytest.raises(detection.CocoError, match="image_id 'new' is not among the images"):
+        detection.hold_out([*boxes, {**boxes[0], "image_id": "new"}], truth, share=0.5)
     with pytest.raises(TypeError, match="unexpected keyword argument 'metod'"):
         detection.hold_out(boxes, truth, share=0.5, metod="platt")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,8 @@ def add_options(command: Any, *, owner: str) -> Any:
         type=float,
         metavar="SCORE",
         owner=owner,
-        help="leave out boxes with lower scores; a calibrator is then valid for scores from SCORE on only",
+        help="leave out boxes with lower scores; a calibrator is valid for scores from SCORE on: apply it to those "
+        "boxes only",
     )
     return group
 
@@ -190,7 +191,7 @@ def _read_alpha(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _reject_seed(options: Namespace, why: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -226,9 +225,11 @@ def hold_out(
     truth = Annotations.read(annotations)
     order = np.random.default_rng(_check.seed(seed, "seed")).permutation(len(truth.image_ids)).tolist()
     measured = {truth.image_ids[index] for index in order[: round(share * len(order))]}
-    others = set(truth.image_ids) - measured
-    parts = [(_select_images(found, images), truth.select(images)) for images in (others, measured)]
-    fitted, held_out = (select_and_match(*part, iou=iou, min_score=min_score) for part in parts)
+    is_measured = np.array([image in measured for image in found.image_ids], dtype=bool)
+    fitted, held_out = (
+        select_and_match(found.select(np.flatnonzero(rows)), truth.select(images), iou=iou, min_score=min_score)
+        for rows, images in ((~is_measured, set(truth.image_ids) - measured), (is_measured, measured))
+    )
     calibration = _fit(fitted, min_score=min_score, gamma=gamma, alpha=alpha, method=method, progress=progress)
     protocol = (
         f"Measured on the boxes of {len(measured):,} images held out at random, {100 * share:.3g}% of all (seed "
@@ -289,10 +290,6 @@ def _fit(
         progress=progress,
     )
     return DetectionCalibration(selection, matches.threshold, min_score)
-
-
-def _select_images(found: Detections, images: Collection[Hashable]) -> Detections:
-    return found.select(np.flatnonzero([image in images for image in found.image_ids]))
 
 
 def _predict(candidate: Candidate, scores: np.ndarray, counted: np.ndarray) -> np.ndarray:

@@ -103,7 +103,7 @@ class SegmentationCalibration:
         for sums in found:
             self._add(sums)
 
-    def merge(self, other: SegmentationCalibration) -> Self:
+    def merge(self, other: object) -> Self:
         """Add the images of another object with the same settings, in place. Its axis of classes may differ."""
         if not isinstance(other, SegmentationCalibration):
             msg = f"other must be a SegmentationCalibration, got {type(other).__name__}"
