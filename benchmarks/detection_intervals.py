@@ -45,7 +45,7 @@ class Case(NamedTuple):
 CASES = [
     *(
         Case("d_ece", boxes, truth, images)
-        for images in (50, 200)
+        for images in (5, 10, 50, 200)
         for boxes in (INDEPENDENT, ALIKE, RIVALS)
         for truth in TRUTHS
     ),
@@ -95,7 +95,7 @@ def find_truth(case: Case) -> float:
 
 
 def measure(case: Case, repeats: int) -> list[str]:
-    """One row of the table: coverage, and that of an interval that takes boxes for independent."""
+    """One row of the table: coverage, and that of an interval that treats boxes as independent."""
     truth = find_truth(case)
     above = below = naive = alarms = 0
     lengths = []
@@ -138,7 +138,7 @@ def main() -> None:
         f"Standard error at .95: {np.sqrt(0.95 * 0.05 / repeats['d_ece']):.3f} and "
         f"{np.sqrt(0.95 * 0.05 / repeats['la_ece']):.3f}. `alike in an image`: the boxes of an image tend to be right "
         "or wrong together (Gaussian copula, correlation 0.3). `rivals in pairs`: of two boxes with equal scores at "
-        "most one is right. `rows`: coverage of `metrics.interval(metrics.ece, ...)`, which takes boxes for "
+        "most one is right. `rows`: coverage of `metrics.interval(metrics.ece, ...)`, which treats boxes as "
         "independent. `alarms`: how often the tests behind the verdict, which do so, too, give p <= 0.05; the goal is "
         "0.050 for calibrated scores.",
         "",

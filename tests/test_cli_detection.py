@@ -51,7 +51,7 @@ def test_evaluate(capsys):
     assert "The probabilities of a right box are too low." in shown
     assert "boxes.json: 600 boxes in 150 images" in shown
     assert "D-ECE" in shown
-    assert "Limits of the measures resample images" in " ".join(shown.split())
+    assert "Limits of D-ECE and LaECE resample images" in " ".join(shown.split())
     assert "refocal evaluate boxes.json" in Path("a.html").read_text(encoding="utf-8")
 
 
@@ -114,8 +114,8 @@ def test_other_annotations_of_the_test_images(capsys):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ("give their --annotations, too", "evaluate boxes.json"),
-        ("give their --annotations, too", "calibrate val.json --test test.json"),
+        ("COCO results: add --annotations", "evaluate boxes.json"),
+        ("COCO results: add --annotations", "calibrate val.json --test test.json"),
         ("--iou is only for the boxes of a detector", "evaluate a.csv --iou 0.5"),
         ("--min-score is only for", "calibrate a.csv --min-score 0.5"),
         ("--test-annotations is only for --test", "calibrate val.json --annotations truth.json --test-annotations t"),
@@ -125,6 +125,13 @@ def test_other_annotations_of_the_test_images(capsys):
         ("--split does not work with the boxes", "evaluate boxes.json --annotations truth.json --split val"),
         ("--task does not work with the boxes", "calibrate boxes.json --annotations truth.json --task multilabel"),
         ("must hold boxes of different images", "calibrate boxes.json --annotations truth.json --test test.json"),
+        ("--test must not be the file", "calibrate boxes.json --annotations truth.json --test ./boxes.json"),
+        ("must hold boxes of different images", "calibrate boxes.json --annotations truth.json --test test.json "
+         "--test-annotations truth.json"),
+        ("--seed has no effect", "evaluate boxes.json --annotations truth.json --seed 1"),
+        ("--seed has no effect", "calibrate val.json --annotations truth.json --test test.json --seed 1"),
+        ("--engine does not work with the boxes", "apply cal.json boxes.json --out a.json --engine local"),
+        ("--prob does not work with the boxes", "apply cal.json boxes.json --out a.json --prob p"),
         ("--out must end in .json", "calibrate boxes.json --annotations truth.json --out a.csv"),
         ("--out must end in .json", "apply cal.json boxes.json --out a.npz"),
         ("apply takes one file of boxes, got 2", "apply cal.json boxes.json val.json --out a.json"),
@@ -146,7 +153,7 @@ def test_what_is_rejected(message, words, capsys):
 def test_damaged_files_and_escapes(folder, capsys):
     write(folder / "cut.json", [])
     (folder / "cut.json").write_text('[{"image_id": 1, ', encoding="utf-8")
-    reject(capsys, "cut.json is not a file of JSON, or not all of it", "evaluate", "cut.json", *GIVEN)
+    reject(capsys, "cut.json is not valid JSON, or is incomplete", "evaluate", "cut.json", *GIVEN)
     box = {"image_id": "\x1b[31m" * 100, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 0.5}
     write(folder / "evil.json", [box])
     assert cli.main(["evaluate", "evil.json", *GIVEN]) == 1
@@ -163,3 +170,28 @@ def test_a_calibrator_of_something_else(capsys):
     run(capsys, "calibrate", "three.npz", "--method", "temperature", "--save", "three.json")
     reject(capsys, "the calibrator must map one column", "apply", "three.json", "boxes.json", "--out", "a.json")
     assert not Path("a.json").exists()
+
+
+@pytest.mark.parametrize(
+    "weight", ["[1]", "[1,2,3]", "[0,0]", "[1,-1]", "[true,1]", "[1,1e999]", "[1,NaN]", '{"a":1}', "3", '["a","b"]']
+)
+def test_weights_are_those_of_wrong_and_right_boxes(weight, capsys):
+    words = ("calibrate", "boxes.json", *GIVEN, "--loss", f'{{"gamma":2,"weight":{weight}}}')
+    reject(capsys, "weight in --loss must be two positive numbers for boxes", *words)
+
+
+def test_weights_are_alpha(capsys):
+    words = ("calibrate", "boxes.json", *GIVEN, "--method", "posterior", "--json", "--loss")
+    found = json.loads(run(capsys, *words, '{"gamma":2,"weight":[3,1]}'))
+    assert found["report"]["settings"]["class_weights"] == [0.75, 0.25]
+
+
+def test_only_images_and_scores_that_are_measured_count(capsys):
+    words = ("calibrate", "val.json", *GIVEN, "--test", "test.json", "--method", "platt", "--min-score", ".3")
+    found = json.loads(run(capsys, *words, "--json", "--out", "a.json"))
+    assert found["images"] == 50
+    assert found["objects"] == sum(each["image_id"] >= 100 for each in read("truth.json")["annotations"])
+    assert "Only images with boxes in test.json count." in found["report"]["protocol"]
+    kept = [box for box in read("test.json") if box["score"] >= 0.3]
+    assert [box["bbox"] for box in read("a.json")] == [box["bbox"] for box in kept]
+    assert found["detections"] == len(kept)

@@ -190,6 +190,11 @@ def seed(value: Any, name: str) -> int:
     return count(value, name, least=0, most=LARGEST_SEED)
 
 
+def generator(value: Any, name: str) -> np.random.Generator:
+    """Check for a seed, or a generator, and return a generator."""
+    return value if isinstance(value, np.random.Generator) else np.random.default_rng(seed(value, name))
+
+
 def whole(value: Any, name: str, *, bounds: str = "") -> int:
     """Check for a whole number; `bounds` is part of the message."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):

@@ -80,7 +80,8 @@ def test_lists_without_entries_are_valid():
         ({"bbox": [0, 0, 1, float("inf")]}, r"entry 1: bbox: must be four numbers"),
         ({"bbox": [0, 0, 1, 10**400]}, r"entry 1: bbox: must be four numbers"),
         ({"bbox": [0, 0, 1, "1"]}, r"entry 1: bbox: must be four numbers"),
-        ({"bbox": None}, r"entry 1: bbox: must be four numbers, .* got nothing"),
+        ({"bbox": None}, r"entry 1: bbox: must be four numbers, .* got nothing \(missing, null or NaN\)$"),
+        ({"bbox": None, "segmentation": {}}, r"entry 1: bbox: must be .*; masks are not supported$"),
         ({"image_id": 1.5}, r"entry 1: image_id: must be a whole number or text, got 1.5"),
         ({"image_id": True}, r"entry 1: image_id: must be"),
         ({"category_id": None}, r"entry 1: category_id: must be"),
@@ -111,7 +112,7 @@ def test_what_is_no_list_of_results(document, message):
     [
         ({"images": None}, r"annotations: must have a list 'images', got nothing"),
         ({"categories": {}}, r"annotations: must have a list 'categories', got dict"),
-        ({"images": [{"id": 1}, {"id": 1}]}, r"annotations: images: each id must be there once, got 1 2 times"),
+        ({"images": [{"id": 1}, {"id": 1}]}, r"annotations: images: ids must be unique, but 1 occurs 2 times"),
         ({"categories": [{"id": 2}, {"name": "x"}]}, r"categories: entry 1: id: must be a whole number or text"),
         ({"images": [{"id": 5}]}, r"annotations entry 0: image_id 1 is not among its images"),
         ({"categories": [{"id": 3}]}, r"annotations entry 0: category_id 2 is not among its categories"),
@@ -140,13 +141,13 @@ def test_truncated_files_name_the_file(tmp_path):
     text = json.dumps([BOX] * 3)
     for cut in (0, 1, len(text) // 2, len(text) - 1):
         (tmp_path / "cut.json").write_text(text[:cut], encoding="utf-8")
-        with pytest.raises(CocoError, match=r"cut\.json is not a file of JSON, or not all of it"):
+        with pytest.raises(CocoError, match=r"cut\.json is not valid JSON, or is incomplete"):
             Detections.read(tmp_path / "cut.json")
     (tmp_path / "deep.json").write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(CocoError, match="nested too deeply"):
         Detections.read(tmp_path / "deep.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(CocoError, match="is not a file of JSON"):
+    with pytest.raises(CocoError, match="is not valid JSON"):
         Detections.read(tmp_path / "bytes.json")
 
 
@@ -156,7 +157,7 @@ def test_nothing_is_unpickled(tmp_path):
             return os.system, (f"touch {tmp_path / 'sprung'}",)
 
     (tmp_path / "trap.json").write_bytes(pickle.dumps(Trap()))
-    with pytest.raises(CocoError, match="is not a file of JSON"):
+    with pytest.raises(CocoError, match="is not valid JSON"):
         Detections.read(tmp_path / "trap.json")
     assert not (tmp_path / "sprung").exists()
 
@@ -177,3 +178,20 @@ def test_long_names_are_cut_in_messages():
     with pytest.raises(CocoError) as caught:
         Annotations.read({**TRUTH, "annotations": [{**TRUTH["annotations"][0], "image_id": "y" * 10_000}]})
     assert len(str(caught.value)) < 200
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
+    (tmp_path / "bom.json").write_text(json.dumps([BOX]), encoding="utf-8-sig")
+    assert len(Detections.read(tmp_path / "bom.json")) == 1
+
+
+def test_images_are_selected_with_their_objects():
+    box = TRUTH["annotations"][0]
+    objects = [box, {**box, "image_id": 8, "iscrowd": 1}, {**box, "bbox": [5, 5, 1, 1]}]
+    truth = Annotations.read({**TRUTH, "images": [{"id": 8}, {"id": 1}], "annotations": objects})
+    part = truth.select([1, 1, 99])
+    assert part.image_ids == part.object_images[:1] == (1,)
+    assert (len(part.object_categories), part.crowd.tolist(), part.ignored.tolist()) == (2, [False] * 2, [False] * 2)
+    assert part.boxes.tolist() == [box["bbox"], [5, 5, 1, 1]]
+    assert (part.categories, part.name) == (truth.categories, truth.name)
+    assert truth.select([]).boxes.shape == (0, 4)

@@ -6,12 +6,13 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from drawn_boxes import draw_boxes, draw_scored, draw_truth
 from refocal import metrics
 from refocal.detection import d_ece, la_ece, match
 from refocal.detection.intervals import error_interval, mean_interval
-from refocal.detection.measures import bin_by_category, bin_detections
+from refocal.detection.measures import BinnedDetections, bin_by_category, bin_detections
 
 
 def bin_of(score, bins):
@@ -84,6 +85,11 @@ def test_other_scores_take_the_place_of_the_own_ones():
     assert la_ece(matches, scores=right_iou) < 0.09 < la_ece(matches, scores=right_iou + 0.2 * (right_iou < 0.8))
     with pytest.raises(ValueError, match=r"scores must have one value for each of 1,200 detections, got shape \(3,\)"):
         d_ece(matches, scores=np.zeros(3))
+    for value in (np.nan, 1.5, -0.1, np.inf):
+        with pytest.raises(ValueError, match=f"scores must be from 0 to 1, got {value} in row 2"):
+            la_ece(matches, scores=np.where(np.arange(1200) == 2, value, 0.5))
+    with pytest.raises(ValueError, match="there are no detections"):
+        d_ece(match([], truth))
     with pytest.raises(ValueError, match="bins must be"):
         d_ece(matches, bins=0)
 
@@ -148,14 +154,38 @@ def test_one_image_tells_nothing_about_others():
     boxes, truth = draw_scored(np.random.default_rng(6), images=1, per_image=30)
     matches = match(boxes, truth)
     assert error_interval(bin_detections(matches, bins=15))[1:] == (0.0, 1.0)
-    assert np.isnan(mean_interval(np.arange(30.0), matches).low)
+    assert mean_interval(np.arange(30.0) / 30, matches, most=1.0)[1:] == (0.0, 1.0)
 
 
 def test_means_take_images_for_samples():
     boxes, truth = draw_scored(np.random.default_rng(7), images=50, per_image=4)
     matches = match(boxes, truth)
     values = np.repeat(np.random.default_rng(8).random(50), 4)  # equal within an image
-    found = mean_interval(values, matches)
-    half = 1.959964 * values[::4].std(ddof=1) / np.sqrt(50)
+    found = mean_interval(values, matches, most=1.0)
+    half = 2.009575 * values[::4].std(ddof=1) / np.sqrt(50)
     assert found == pytest.approx((values.mean(), values.mean() - half, values.mean() + half))
-    assert mean_interval(np.where(values > 0.5, np.inf, 1.0), matches) == (np.inf, np.inf, np.inf)
+    assert mean_interval(np.where(values > 0.5, np.inf, 1.0), matches, most=np.inf) == (np.inf, np.inf, np.inf)
+
+
+def test_right_decisions_alone_do_not_make_the_error_certain():
+    """20 images, in which each decision is right: an error rate of 0 is not known exactly."""
+    boxes = [{"image_id": i, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.9} for i in range(20)]
+    truth = {"images": [{"id": i} for i in range(20)], "categories": [{"id": 1}], "annotations": boxes}
+    found = mean_interval(np.zeros(20), match(boxes, truth), most=1.0, is_rate=True)
+    square = stats.t.ppf(0.975, 19) ** 2
+    assert found == pytest.approx((0.0, 0.0, square / (20 + square)))
+
+
+@pytest.mark.parametrize("images", [2, 5])
+def test_few_images_are_covered(images):
+    """Images differ in difficulty, and scores are right on average. benchmarks/detection_intervals.py has more."""
+    covered = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        image = np.repeat(np.arange(images), 20)
+        chance = np.clip(0.5 + rng.normal(0, 0.25, images), 0, 1)[image]
+        right = (rng.random(len(image)) < chance).astype(float)
+        one_bin = np.zeros(len(image), dtype=int)
+        binned = BinnedDetections(image, one_bin, np.full(len(image), 0.5), right, np.zeros(1, dtype=int))
+        covered.append(error_interval(binned, resamples=200, seed=seed).low == 0)
+    assert np.mean(covered) >= 0.95

@@ -49,7 +49,7 @@ def test_the_record_holds_measures_and_the_standard_report(report, low):
     assert report.report.verdict.regime == "too low"
     assert "a right box" in report.report.verdict.sentences[0]
     assert [part.value for part in report.report.slices] == ["bird", "cat", "dog"]
-    assert "resample images" in report.report.protocol
+    assert "Limits of D-ECE and LaECE resample images" in report.report.protocol
 
 
 def test_thresholds_are_recorded(low):
@@ -113,12 +113,17 @@ def test_few_detections():
     box = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.5}
     truth = {"images": [{"id": 1}], "categories": [{"id": 1}], "annotations": []}
     for boxes, count in (([], 0), ([box], 1)):
-        with pytest.raises(ValueError, match=f"results: two detections must count at least, got {count}"):
+        with pytest.raises(ValueError, match=f"results: at least two detections must count, got {count}$"):
             detection.evaluate(boxes, truth)
-    with pytest.raises(ValueError, match=r"two detections with scores from 0\.6 must count at least, got 0"):
+    with pytest.raises(ValueError, match=r"at least two detections with scores from 0\.6 must count, got 0$"):
         detection.evaluate([box] * 5, truth, min_score=0.6)
+    crowd = {**truth, "annotations": [{**box, "iscrowd": 1}]}
+    with pytest.raises(ValueError, match="must count, got 0; 5 are ignored"):
+        detection.evaluate([box] * 5, crowd)
     with pytest.raises(ValueError, match="min_score must be"):
         detection.evaluate([box] * 5, truth, min_score=float("nan"))
+    with pytest.raises(ValueError, match="min_score must be from 0 to 1, got 30"):
+        detection.evaluate([box] * 5, truth, min_score=30)
     found = detection.evaluate([box, {**box, "score": 1.0}], truth)  # a sure box that is wrong
     assert found.measures["nll"].value == np.inf
     assert json.loads(found.to_json())["report"]["methods"][0]["measures"]["nll"]["value"] is None
@@ -193,8 +198,38 @@ def test_holding_images_out(low):
     rest = [box for box in boxes if box["image_id"] not in held]
     alone = detection.calibrate(rest, truth, method="platt")
     np.testing.assert_allclose(found.scores, alone.predict(found.detections.scores), rtol=1e-12)
-    with pytest.raises(ValueError, match="holdout must lie strictly between 0 and 1"):
+    assert found.report.images == 50
+    assert found.report.objects == sum(each["image_id"] in held for each in truth["annotations"])
+    with pytest.raises(ValueError, match="share must lie strictly between 0 and 1"):
         detection.hold_out(boxes, truth, share=1.0)
+    with pytest.raises(detection.CocoError, match="image_id 'new' is not among the images"):
+        detection.hold_out([*boxes, {**boxes[0], "image_id": "new"}], truth, share=0.5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'metod'"):
+        detection.hold_out(boxes, truth, share=0.5, metod="platt")
+
+
+def test_cross_fitting_needs_images(low):
+    boxes, truth = low
+    few = [box for box in boxes if box["image_id"] < 3]
+    with pytest.raises(
+        ValueError, match="cross-fitting needs boxes that count in 5 images or more, got 3: give --test"
+    ):
+        detection.cross_calibrate(few, truth)
+    with pytest.raises(TypeError, match="seed must be a whole number"):
+        detection.cross_calibrate(boxes, truth, seed=0.5)
+
+
+def test_categories_with_equal_names_stay_apart(low):
+    boxes, truth = low
+    named = [{"id": 1, "name": "cat"}, {"id": 2, "name": "cat"}, {"id": 3, "name": "bird"}]
+    found = detection.evaluate(boxes, {**truth, "categories": named})
+    assert [part.value for part in found.report.slices] == ["bird", "cat (1)", "cat (2)"]
+
+
+def test_one_object():
+    box = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.5}
+    truth = {"images": [{"id": 1}], "categories": [{"id": 1}], "annotations": [box]}
+    assert detection.evaluate([box, box], truth).describe().endswith("1 right at IoU 0.5; 1 object")
 
 
 def test_wrong_boxes_alone_cannot_be_fitted_to(low):
@@ -208,13 +243,19 @@ def test_wrong_boxes_alone_cannot_be_fitted_to(low):
     [
         TemperatureScaling().fit(np.eye(3)[[0, 1, 2, 0]] * 2.0, [0, 1, 2, 1]),
         PlattScaling(input="logits").fit(np.arange(-5.0, 5)[:, None], [0, 0, 0, 1, 0, 1, 0, 1, 1, 1]),
+        PlattScaling().fit(np.arange(-5.0, 5)[:, None], [0, 0, 0, 1, 0, 1, 0, 1, 1, 1]),
         "cal.json",
     ],
-    ids=["three classes", "logits", "text"],
+    ids=["three classes", "logits", "logits by default", "text"],
 )
 def test_other_calibrators_are_rejected(calibrator):
     with pytest.raises(ValueError, match="the calibrator must map one column of probabilities"):
         detection.apply(calibrator, np.array([0.5]))
+
+
+def test_scores_have_one_axis():
+    with pytest.raises(ValueError, match=r"scores must have shape \(N,\), one per detection, got \(2, 2\)"):
+        detection.apply(FocalPosterior(gamma=2.0, input="probs"), np.full((2, 2), 0.5))
 
 
 def test_the_closed_form_can_be_applied_alone():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drawn_boxes import draw_boxes, draw_truth
-from refocal.detection import CocoError, Detections, match, measure_overlaps
+from refocal.detection import CocoError, Detections, match, matching, measure_overlaps
 
 TRUTH = {
     "images": [{"id": 1}, {"id": 2}],
@@ -123,7 +123,13 @@ def test_unknown_ids():
 
 
 @pytest.mark.parametrize(
-    ("iou", "message"), [(1.5, "from 0 to 1, got 1.5"), (-0.1, "iou must be"), (float("nan"), "iou")]
+    ("iou", "message"),
+    [
+        (1.5, "from 0 to 1, got 1.5"),
+        (-0.1, "iou must be"),
+        (float("nan"), "iou"),
+        (True, "iou must be from 0 to 1, got True"),
+    ],
 )
 def test_impossible_thresholds(iou, message):
     with pytest.raises(ValueError, match=message):
@@ -134,3 +140,15 @@ def test_detections_are_selected_with_all_their_parts():
     found = Detections.read([BOX, {**BOX, "score": 0.75, "image_id": 2}])
     some = found.select(np.array([1]))
     assert (some.image_ids, some.scores.tolist(), some.entries[0]["score"]) == ((2,), [0.75], 0.75)
+
+
+def test_blocks_of_boxes_share_their_objects(monkeypatch):
+    rng = np.random.default_rng(0)
+    truth = draw_truth(rng, images=4, most=30, crowds=0.2, categories=1)
+    boxes = draw_boxes(rng, truth, wrong=10)
+    whole = match(boxes, truth)
+    monkeypatch.setattr(matching, "_MOST_PAIRS", 40)  # one or two boxes at a time
+    parts = match(boxes, truth)
+    assert whole.matched.sum() > 20
+    for name in ("matched", "ignored", "iou"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))

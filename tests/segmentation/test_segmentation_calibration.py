@@ -12,7 +12,7 @@ from scipy.special import softmax
 from segmentation_images import IGNORED, draw_images, slow_band, slow_measures
 
 from refocal import metrics
-from refocal.segmentation import SegmentationCalibration, boundary_band
+from refocal.segmentation import SegmentationCalibration, boundary_band, to_rows
 
 FIELDS = ("ece", "overconfidence", "nll", "brier", "accuracy")
 
@@ -285,13 +285,28 @@ def test_merges_and_computations_are_checked():
     with pytest.raises(ValueError, match=r"other must have the same settings.*'bins': 15.*got.*'bins': 10"):
         calibration.merge(SegmentationCalibration(3, ignore_index=IGNORED, bins=10))
     calibration.update(logits, np.full_like(labels, IGNORED))
-    with pytest.raises(ValueError, match="at least one pixel that counts"):
+    with pytest.raises(TypeError, match="other must be a SegmentationCalibration, got int"):
+        calibration.merge(3)
+    with pytest.raises(ValueError, match="at least one pixel that counts: all pixels seen are ignored"):
         calibration.compute()
     calibration.update(logits, labels)
     with pytest.raises(ValueError, match="level must lie strictly between 0 and 1"):
         calibration.compute(level=95)
     with pytest.raises(ValueError, match="resamples must be"):
         calibration.compute(resamples=10)
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        calibration.compute(seed=-1)
+    with pytest.raises(TypeError, match="seed must be a whole number"):
+        to_rows(logits, labels, seed="a", ignore_index=IGNORED)
+
+
+def test_objects_with_other_axes_are_merged():
+    logits, labels = draw_images()
+    first, last = (SegmentationCalibration(3, axis=axis, ignore_index=IGNORED) for axis in (1, -1))
+    first.update(logits, labels)
+    last.update(np.moveaxis(logits, 1, -1), labels)
+    both = first.merge(last).compute(resamples=100)
+    assert both.images == 2 * len(logits)
 
 
 def test_a_summary_is_shown_as_tables():

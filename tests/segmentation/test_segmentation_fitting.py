@@ -138,7 +138,7 @@ def test_each_pass_reads_the_batches_again():
         (FocalTemperatureScaling(search="grid"), [], ValueError, "FocalTemperatureScaling by Newton's method"),
         (TemperatureScaling(classes=[1, 2, 3]), [], ValueError, "with classes=None"),
         (TemperatureScaling(), iter([]), TypeError, "batches must be iterable several times.*got a list_iterator"),
-        (TemperatureScaling(), [], ValueError, "there are no rows to fit to"),
+        (TemperatureScaling(), [], ValueError, "batches have no pixel that counts"),
     ],
 )
 def test_wrong_fits_are_rejected(calibrator, batches, error, message):
@@ -148,7 +148,7 @@ def test_wrong_fits_are_rejected(calibrator, batches, error, message):
 
 def test_wrong_batches_are_rejected():
     logits, labels = draw_images(size=(10, 10), ignored=0.0)
-    with pytest.raises(ValueError, match="there are no rows to fit to"):
+    with pytest.raises(ValueError, match="batches have no pixel that counts"):
         fit(TemperatureScaling(), [(logits, np.full_like(labels, IGNORED))], ignore_index=IGNORED)
     with pytest.raises(ValueError, match="scores must have 3 classes in all batches, got 4"):
         fit(TemperatureScaling(), [(logits, labels), (np.zeros((1, 4, 2, 2)), np.zeros((1, 2, 2), int))])
@@ -160,6 +160,17 @@ def test_wrong_batches_are_rejected():
         to_rows(logits, labels, per_image=0)
     with pytest.raises(ValueError, match="labels must be from 0 to 2, got 255"):
         to_rows(logits, np.full_like(labels, IGNORED))
+
+    class Once:
+        batches = iter([(logits, labels)])
+
+        def __iter__(self):
+            return self.batches
+
+    with pytest.raises(
+        TypeError, match="batches must be iterable several times, such as a list, but pass 2 found none"
+    ):
+        fit(TemperatureScaling(), Once())
 
     class Shrinking:
         left = 3

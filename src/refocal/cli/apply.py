@@ -20,7 +20,10 @@ def add_parser(commands: Commands) -> None:
     command = add_command(commands, "apply", "calibrate predictions with a saved calibrator", _EXAMPLES, run)
     command.add_argument("calibrator", metavar="CALIBRATOR", help="a file written by calibrate --save")
     command.add_argument(
-        "files", nargs="+", metavar="FILE", help="predictions; labels are not needed and are kept as they are"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="predictions; labels are not needed and are kept as they are; or boxes: .json",
     )
     command.add_argument(
         "--out", metavar="PATH", required=True, help="write the probabilities: a file, or a folder for many files"

@@ -53,7 +53,9 @@ def add_parser(commands: Commands) -> None:
     """Add the command."""
     summary = "say whether scores can be trusted, and turn them into calibrated probabilities"
     command = add_command(commands, "calibrate", summary, _EXAMPLES, run)
-    command.add_argument("val", metavar="VAL", help="predictions to fit to, on data not used for training")
+    command.add_argument(
+        "val", metavar="VAL", help="predictions to fit to, on data not used for training; or boxes: .json"
+    )
     command.add_argument(
         "--test",
         metavar="FILE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from refocal.cli.data_sets import given
 from refocal.cli.options import add_option, list_named_columns
 
 if TYPE_CHECKING:
-    from refocal.detection import DetectionReport, Detections
+    from refocal.detection import Annotations, DetectionReport, Detections
 
 _PER_BYTE = 12  # bytes of memory per byte of JSON, measured and rounded up
 _SUFFIXES = {"save": (".json",), "out": (".json",), "report": (".html", ".json")}
@@ -24,7 +25,15 @@ def add_options(command: Any, *, owner: str) -> Any:
     group = command.add_argument_group("boxes of a detector", "COCO results, with the annotations of their images")
     group.add_argument("--annotations", metavar="FILE", help="COCO annotations; FILE is then COCO results")
     add_option(group, "--iou", type=float, owner=owner, help="least IoU of a right box")
-    add_option(group, "--min-score", type=float, metavar="SCORE", owner=owner, help="leave out boxes with lower scores")
+    add_option(
+        group,
+        "--min-score",
+        type=float,
+        metavar="SCORE",
+        owner=owner,
+        help="leave out boxes with lower scores; a calibrator is valid for scores from SCORE on: apply it to those "
+        "boxes only",
+    )
     return group
 
 
@@ -43,7 +52,7 @@ def are_asked_for(options: Namespace, files: Sequence[str]) -> bool:
             msg = f"{flag} is only for the boxes of a detector, with --annotations"
             raise ValueError(msg)
     if are_boxes(files):
-        msg = "files that end in .json are boxes of a detector, COCO results: give their --annotations, too"
+        msg = "files that end in .json are boxes of a detector, COCO results: add --annotations"
         raise ValueError(msg)
     return False
 
@@ -57,6 +66,7 @@ def evaluate(options: Namespace) -> None:
     from refocal.cli.progress import track
     from refocal.detection.table import build_detection_table
 
+    _reject_seed(options, "evaluate draws nothing from the boxes of a detector")
     check_outputs(options, [*options.files, options.annotations], allowed=_SUFFIXES)
     if options.report and len(options.files) > 1:
         msg = f"--report takes one file, got {len(options.files)}"
@@ -79,14 +89,22 @@ def evaluate(options: Namespace) -> None:
 
 def calibrate(options: Namespace, settings: dict[str, Any]) -> None:
     """Fit calibrators to boxes, and measure them on other images."""
+    import numpy as np
+
     from refocal import detection
     from refocal.cli.output import check_outputs, show, show_line
     from refocal.cli.progress import track
+    from refocal.detection.evaluation import select_and_match
     from refocal.detection.table import build_detection_table
 
     if options.test_annotations is not None and options.test is None:
         msg = "--test-annotations is only for --test"
         raise ValueError(msg)
+    if options.test is not None:
+        _reject_seed(options, "with --test, no images are chosen at random")
+        if Path(options.test).exists() and Path(options.test).samefile(options.val):
+            msg = f"--test must not be the file that calibrators are fitted to, got {options.test}: leave out --test"
+            raise ValueError(msg)
     files = [options.val, options.annotations, *filter(None, [options.test, options.test_annotations])]
     check_outputs(options, files, allowed=_SUFFIXES)
     _check_memory(options, files)
@@ -97,10 +115,11 @@ def calibrate(options: Namespace, settings: dict[str, Any]) -> None:
         truth = detection.Annotations.read(options.annotations)
         if options.test is not None:
             test = detection.Detections.read(options.test)
-            others = truth if options.test_annotations is None else detection.Annotations.read(options.test_annotations)
-            _check_images(val, test, same=options.test_annotations is None)
+            others, protocol = _find_test_truth(options, val, truth, test)
             calibration = detection.calibrate(val, truth, progress=progress.step, **settings)
-            report = calibration.report(test, others, progress=progress.step)
+            test = test.select(np.flatnonzero(test.scores >= calibration.min_score))
+            matches = select_and_match(test, others, iou=calibration.iou, min_score=calibration.min_score)
+            report = calibration.measure(matches, protocol=protocol, progress=progress.step)
             scores = calibration.predict(test.scores)
         else:
             divided = given(options, "seed") | {"progress": progress.step} | settings
@@ -132,6 +151,7 @@ def apply(options: Namespace) -> None:
     from refocal.calibrators import load
     from refocal.cli.output import check_outputs, show
 
+    _reject_options(options)
     if len(options.files) > 1:
         msg = f"apply takes one file of boxes, got {len(options.files)}"
         raise ValueError(msg)
@@ -156,6 +176,12 @@ def _read_alpha(settings: dict[str, Any]) -> dict[str, Any]:
     """Turn the weights of two classes back into alpha: boxes have one score each, a sigmoid."""
     weight = settings.pop("weight", None)
     if weight is not None:
+        if not isinstance(weight, list) or len(weight) != 2 or not all(map(_is_positive, weight)):
+            msg = (
+                "weight in --loss must be two positive numbers for boxes, those of wrong and right boxes, got "
+                f"{weight!r:.80}; or use --loss sigmoid-focal --gamma G --alpha A"
+            )
+            raise ValueError(msg)
         settings["alpha"] = weight[1] / sum(weight)
     unknown = {"label_smoothing", "detached"} & set(settings)
     if unknown:
@@ -164,10 +190,40 @@ def _read_alpha(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _check_images(val: Detections, test: Detections, *, same: bool) -> None:
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+
+
+def _reject_seed(options: Namespace, why: str) -> None:
+    if options.seed is not None:
+        msg = f"--seed has no effect: {why}; leave it out"
+        raise ValueError(msg)
+
+
+def _find_test_truth(
+    options: Namespace, val: Detections, truth: Annotations, test: Detections
+) -> tuple[Annotations, str]:
+    """Find the annotations of the test images, and a sentence that says which images count."""
+    from refocal import detection
+
+    if options.test_annotations is not None:
+        others = detection.Annotations.read(options.test_annotations)
+        if not _are_same(truth, others):
+            return others, ""
+    _check_images(val, test)
+    return truth.select(test.image_ids), f"Only images with boxes in {test.name} count."
+
+
+def _are_same(first: Annotations, second: Annotations) -> bool:
+    """Whether annotations are about the same objects; equal ids alone may be those of different images."""
+    same_images = (first.image_ids, first.object_images) == (second.image_ids, second.object_images)
+    return same_images and bool((first.boxes == second.boxes).all())
+
+
+def _check_images(val: Detections, test: Detections) -> None:
     """Reject test boxes of images that calibrators are fitted to."""
     shared = set(val.image_ids) & set(test.image_ids)
-    if same and shared:
+    if shared:
         msg = (
             f"{val.name} and {test.name} must hold boxes of different images, both have image {min(map(str, shared))}: "
             "without --test, each image is measured by fits to other images"

@@ -1,4 +1,4 @@
-"""Detections: whether the score of a box is the probability that it is right, and scores for which it is."""
+"""Detections: whether the score of a box is the probability that it is right, and how to make it so."""
 
 from typing import TYPE_CHECKING
 

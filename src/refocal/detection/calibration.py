@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from refocal.detection.matching import Matches
 from refocal.detection.record import CLASS_NAMES, DetectionReport
 from refocal.report import Candidate, Selection
 from refocal.report import calibrate as calibrate_events
-from refocal.report.cross_fitting import check_holdout, cross_fit, divide_rows
+from refocal.report.cross_fitting import cross_fit, divide_rows
 from refocal.report.evaluation import Step
 from refocal.report.measure import TestData
 
@@ -82,7 +82,7 @@ class CrossCalibratedDetections(NamedTuple):
         report: Every calibrator, measured on images that it was not fitted to.
         detections: The detections that were measured.
         scores: Their calibrated scores, (N,), each by a calibrator that was not fitted to its image. Ignored
-            detections are calibrated, too.
+            detections are calibrated by the final calibrator.
     """
 
     calibration: DetectionCalibration
@@ -145,8 +145,10 @@ def cross_calibrate(
     min_score: float = 0.0,
     seed: int = 0,
     source: str | None = None,
+    gamma: float | None = None,
+    alpha: float = 0.5,
+    method: str = "auto",
     progress: Step = lambda _: None,
-    **settings: Any,
 ) -> CrossCalibratedDetections:
     """Fit calibrators to all detections, and measure those of each image by calibrators fitted to other images.
 
@@ -159,16 +161,21 @@ def cross_calibrate(
         min_score: Leave out detections with a lower score, as for `evaluate`.
         seed: Seed that divides the images.
         source: Name of the data in the report; None for the name of the file.
+        gamma: Focusing parameter of the training loss, as for `calibrate`.
+        alpha: Weight of the positives in that loss, as for `calibrate`.
+        method: One of `refocal.report.METHODS`, as for `refocal.calibrate`.
         progress: Called with a description of each step.
-        **settings: As for `calibrate`: `gamma`, `alpha` and `method`.
     """
     matches = select_and_match(results, annotations, iou=iou, min_score=min_score)
-    calibration = _fit(matches, min_score=min_score, progress=progress, **settings)
     rows, images = matches.counted, matches.number_images()
     there = np.unique(images[rows])
+    if len(there) < _FOLDS:
+        msg = f"cross-fitting needs boxes that count in {_FOLDS} images or more, got {len(there)}: give --test"
+        raise ValueError(msg)
     fold_of = np.full(len(matches.annotations.image_ids), -1, dtype=np.intp)
     for number, part in enumerate(divide_rows(len(there), _FOLDS, seed=seed)):
         fold_of[there[part]] = number
+    calibration = _fit(matches, min_score=min_score, gamma=gamma, alpha=alpha, method=method, progress=progress)
     folds = [np.flatnonzero(fold_of[images[rows]] == number) for number in range(_FOLDS)]
     scores = matches.detections.scores
     data = TestData(scores[rows], matches.matched[rows].astype(np.intp), None, CLASS_NAMES)
@@ -193,8 +200,10 @@ def hold_out(
     min_score: float = 0.0,
     seed: int = 0,
     source: str | None = None,
+    gamma: float | None = None,
+    alpha: float = 0.5,
+    method: str = "auto",
     progress: Step = lambda _: None,
-    **settings: Any,
 ) -> CrossCalibratedDetections:
     """Fit calibrators to the detections of some images, chosen at random, and measure those of the others.
 
@@ -206,26 +215,29 @@ def hold_out(
         min_score: Leave out detections with a lower score, as for `evaluate`.
         seed: Seed that chooses the images.
         source: Name of the data in the report; None for the name of the file.
+        gamma: Focusing parameter of the training loss, as for `calibrate`.
+        alpha: Weight of the positives in that loss, as for `calibrate`.
+        method: One of `refocal.report.METHODS`, as for `refocal.calibrate`.
         progress: Called with a description of each step.
-        **settings: As for `calibrate`: `gamma`, `alpha` and `method`.
     """
-    check_holdout(share)
+    _check.share(share, "share")
     found = Detections.read(results)
     truth = Annotations.read(annotations)
     order = np.random.default_rng(_check.seed(seed, "seed")).permutation(len(truth.image_ids)).tolist()
     measured = {truth.image_ids[index] for index in order[: round(share * len(order))]}
     is_measured = np.array([image in measured for image in found.image_ids], dtype=bool)
-    parts = [found.select(np.flatnonzero(side)) for side in (~is_measured, is_measured)]
-    fitted, others = (select_and_match(part, truth, iou=iou, min_score=min_score) for part in parts)
-    calibration = _fit(fitted, min_score=min_score, progress=progress, **settings)
+    fitted, held_out = (
+        select_and_match(found.select(np.flatnonzero(rows)), truth.select(images), iou=iou, min_score=min_score)
+        for rows, images in ((~is_measured, set(truth.image_ids) - measured), (is_measured, measured))
+    )
+    calibration = _fit(fitted, min_score=min_score, gamma=gamma, alpha=alpha, method=method, progress=progress)
     protocol = (
         f"Measured on the boxes of {len(measured):,} images held out at random, {100 * share:.3g}% of all (seed "
         f"{seed}). The calibrator is fitted to the boxes of the other {len(order) - len(measured):,} images."
     )
-    report = calibration.measure(others, source=source, protocol=protocol, progress=progress)
-    return CrossCalibratedDetections(
-        calibration, report, others.detections, calibration.predict(others.detections.scores)
-    )
+    report = calibration.measure(held_out, source=source, protocol=protocol, progress=progress)
+    scores = calibration.predict(held_out.detections.scores)
+    return CrossCalibratedDetections(calibration, report, held_out.detections, scores)
 
 
 def apply(calibrator: Calibrator, scores: np.ndarray) -> np.ndarray:
@@ -239,15 +251,19 @@ def apply(calibrator: Calibrator, scores: np.ndarray) -> np.ndarray:
         [0.07, 0.5, 0.9]
     """
     columns = getattr(calibrator, "n_features_in_", 1)
-    if not hasattr(calibrator, "predict_proba") or columns > 1 or getattr(calibrator, "input", None) == "logits":
+    if not hasattr(calibrator, "predict_proba") or columns > 1 or getattr(calibrator, "input_", None) != "probs":
         msg = (
             "the calibrator must map one column of probabilities, the scores of boxes, to probabilities, as "
             f"refocal.detection.calibrate fits it; got {type(calibrator).__name__} of {columns} columns"
         )
         raise ValueError(msg)
-    if len(scores) == 0:
+    array = np.asarray(scores, dtype=np.float64)
+    if array.ndim != 1:
+        msg = f"scores must have shape (N,), one per detection, got {array.shape}"
+        raise ValueError(msg)
+    if len(array) == 0:
         return np.zeros(0)
-    probs: np.ndarray = calibrator.predict_proba(np.asarray(scores, dtype=np.float64)[:, None])
+    probs: np.ndarray = calibrator.predict_proba(array[:, None])
     return probs[:, 1]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -15,9 +16,8 @@ import numpy as np
 from refocal._documents import parse_json, read_document
 from refocal._files import write_text
 
-Results: TypeAlias = (
-    "str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Detections"  # a file, what it holds, or as read
-)
+# a file, its content, or an object already read
+Results: TypeAlias = "str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Detections"
 Truth: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Annotations"
 
 _NUMBERS = (int, float, np.integer, np.floating)
@@ -96,7 +96,7 @@ class Detections:
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """The objects that are there, as in a COCO annotation file.
+    """The annotated objects, as in a COCO annotation file.
 
     Attributes:
         image_ids: All images, with and without objects.
@@ -161,16 +161,29 @@ class Annotations:
         by_id = dict(zip(category_ids, names, strict=True))
         return cls(image_ids, by_id, own_images, own_categories, boxes, crowd, crowd | ignore, name)
 
+    def select(self, image_ids: Iterable[Hashable]) -> Annotations:
+        """Select images by their ids, with their objects. All categories stay."""
+        wanted = set(image_ids)
+        rows = [row for row, image in enumerate(self.object_images) if image in wanted]
+        return Annotations(
+            tuple(image for image in self.image_ids if image in wanted),
+            self.categories,
+            tuple(self.object_images[row] for row in rows),
+            tuple(self.object_categories[row] for row in rows),
+            self.boxes[rows],
+            self.crowd[rows],
+            self.ignored[rows],
+            self.name,
+        )
+
 
 def _load(source: Any, what: str) -> tuple[Any, str]:
     """Load the document of a file, or take one as it is; and its name for messages."""
     if not isinstance(source, (str, os.PathLike)):
         return source, what
     name = Path(source).name
-    content = read_document(source)
-    return parse_json(
-        content, lambda reason: CocoError(f"{name} is not a file of JSON, or not all of it: {reason}")
-    ), name
+    content = read_document(source).removeprefix(codecs.BOM_UTF8)
+    return parse_json(content, lambda reason: CocoError(f"{name} is not valid JSON, or is incomplete: {reason}")), name
 
 
 def _list(document: Mapping[str, Any], part: str, name: str) -> list[Mapping[str, Any]]:
@@ -192,7 +205,7 @@ def _read_ids(entries: Sequence[Mapping[str, Any]], name: str) -> tuple[Hashable
     ids = tuple(_read_id(entry.get("id"), f"{name}: entry {row}: id") for row, entry in enumerate(entries))
     if len(set(ids)) < len(ids):
         ((often, times),) = Counter(ids).most_common(1)
-        _refuse(name, f"each id must be there once, got {often!r:.50} {times} times")
+        _refuse(name, f"ids must be unique, but {often!r:.50} occurs {times} times")
     return ids
 
 
@@ -205,7 +218,7 @@ def _read_boxes(
         tuple(_read_id(entry.get(word), f"{place}: {word}") for entry, place in zip(entries, places, strict=True))
         for word in ("image_id", "category_id")
     )
-    boxes = [_read_box(entry.get("bbox"), place) for entry, place in zip(entries, places, strict=True)]
+    boxes = [_read_box(entry, place) for entry, place in zip(entries, places, strict=True)]
     return image_ids, category_ids, np.array(boxes, dtype=np.float64).reshape(-1, 4)
 
 
@@ -221,9 +234,11 @@ def _read_name(value: Any, own_id: Hashable) -> str:
     return value if isinstance(value, str) and value else str(own_id)
 
 
-def _read_box(value: Any, place: str) -> list[float]:
+def _read_box(entry: Mapping[str, Any], place: str) -> list[float]:
+    value = entry.get("bbox")
     if not isinstance(value, (Sequence, np.ndarray)) or len(value) != 4 or not all(map(_is_number, value)):
-        _refuse(f"{place}: bbox", f"must be four numbers, left, top, width and height, got {_show(value)}")
+        hint = "; masks are not supported" if value is None and "segmentation" in entry else ""
+        _refuse(f"{place}: bbox", f"must be four numbers, left, top, width and height, got {_show(value)}{hint}")
     if value[2] < 0 or value[3] < 0:
         _refuse(f"{place}: bbox", f"width and height must not be negative, got {_show(value)}")
     return [float(number) for number in value]

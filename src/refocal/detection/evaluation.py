@@ -22,9 +22,10 @@ from refocal.report.record import freeze
 _SHOWN = 20  # categories that are measured separately
 _OTHERS = "(other categories)"
 _PROTOCOL = (
-    "Each row is a box, and P(y = 1) the probability that it is right: it overlaps an object of its category, which no "
-    "box with a higher score has taken, with IoU {iou:g} or more. Limits of the measures resample images. Tests, and "
-    "the limits of single categories, take boxes for independent."
+    "Each row is a box, and P(y = 1) the probability that it is right: it overlaps an object of its category with IoU "
+    "{iou:g} or more, and no box with a higher score has taken that object. Limits of D-ECE and LaECE resample images; "
+    "those of NLL, Brier score and error treat images as the sample. Tests and the limits of single categories treat "
+    "boxes as independent."
 )
 
 
@@ -83,22 +84,29 @@ def select_and_match(
     iou: float,
     min_score: float,
 ) -> Matches:
-    """Match the detections from a score on, of which two at least must count."""
+    """Match the detections with at least this score. At least two must count."""
     least = _check.finite(min_score, "min_score", least=0.0)
+    if least > 1:
+        msg = f"min_score must be from 0 to 1, got {min_score!r}"
+        raise ValueError(msg)
     found = Detections.read(results)
     if least > 0:
         found = found.select(np.flatnonzero(found.scores >= least))
     matches = match(found, annotations, iou=iou)
     if len(matches.counted) < 2:
         from_score = f" with scores from {least:g}" if least > 0 else ""
-        msg = f"{found.name}: two detections{from_score} must count at least, got {len(matches.counted)}"
+        ignored = len(matches.matched) - len(matches.counted)
+        also = f"; {ignored:,} are ignored" if ignored else ""
+        msg = f"{found.name}: at least two detections{from_score} must count, got {len(matches.counted)}{also}"
         raise ValueError(msg)
     return matches
 
 
 def list_slices(matches: Matches) -> dict[str, list[str]]:
     """The category of each counted detection, by name; rare ones together."""
-    names = list(matches.annotations.categories.values())
+    categories = matches.annotations.categories
+    times = Counter(categories.values())
+    names = [name if times[name] == 1 else f"{name} ({own_id})" for own_id, name in categories.items()]
     own = [names[number] for number in matches.number_categories()[matches.counted].tolist()]
     frequent = {name for name, _ in Counter(own).most_common(_SHOWN)}
     return {"category": [name if name in frequent else _OTHERS for name in own]}
@@ -144,13 +152,11 @@ def _measure(method: Method, scores: np.ndarray, matches: Matches, loose: Matche
     claim, right = scores[matches.counted], matches.matched[matches.counted]
     with np.errstate(divide="ignore"):
         losses = -np.log(np.where(right, claim, 1 - claim))
-    rows = {"nll": losses, "brier": (claim - right) ** 2, "error": ((claim > 0.5) != right).astype(np.float64)}
-    means = {name: _estimate_mean(values, matches) for name, values in rows.items()}
+    means = {
+        "nll": mean_interval(losses, matches, most=np.inf),
+        "brier": mean_interval((claim - right) ** 2, matches, most=1.0),
+        "error": mean_interval(((claim > 0.5) != right).astype(np.float64), matches, most=1.0, is_rate=True),
+    }
     debiased = replace(measures["d_ece"], value=method.measures["debiased_ece"].value)
-    ordered = {**measures, "debiased_ece": debiased, **means}
+    ordered = {**measures, "debiased_ece": debiased} | {name: Estimate(*each) for name, each in means.items()}
     return replace(method, measures=freeze(ordered))
-
-
-def _estimate_mean(values: np.ndarray, matches: Matches) -> Estimate:
-    value, low, high = mean_interval(values, matches)
-    return Estimate(value) if np.isnan(low) else Estimate(value, max(0.0, low), high)

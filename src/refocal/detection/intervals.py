@@ -7,7 +7,6 @@ boxes.
 from __future__ import annotations
 
 import numpy as np
-import scipy
 
 from refocal import _check
 from refocal.detection.matching import Matches
@@ -15,6 +14,7 @@ from refocal.detection.measures import BinnedDetections
 from refocal.metrics.defaults import LEVEL, RESAMPLES
 from refocal.metrics.measure_record import Interval
 from refocal.metrics.norm_intervals import find_possible_gaps
+from refocal.stats.image_means import bound_mean
 from refocal.stats.inverted_tests import Direction, Evidence, limits
 from refocal.stats.resampling import draw_counts, residual_matrix
 from refocal.stats.simulated_sums import ColumnSums
@@ -32,7 +32,9 @@ def error_interval(
     of bin b is g_b, a sample shows the norm of g_b n_b + e_b, with n_b detections in the bin and noise e_b. Both are
     drawn by resampling images (Poisson bootstrap): e_b is the sum of the residuals, each minus the mean of its bin.
     Outcomes that did not occur are not drawn: 12 right boxes of 12 would show no noise. So the variance of e_b is at
-    least that of independent detections whose targets have the mean that g_b says.
+    least that of independent detections whose targets have the mean that g_b says. The noise is enlarged by
+    sqrt(n / (n - 1)) for n images and by the spread of Student's distribution, because the variance estimated from few
+    images is too small and uncertain.
 
     Args:
         binned: The detections, from `bin_detections`.
@@ -57,8 +59,9 @@ def error_interval(
     for counts in draw_counts(np.ones(images), resamples=resamples, rng=rng):
         noise.append((own.T @ counts.T).T)
         masses.append((mass.T @ counts.T).T)
-    sums, drawn = np.concatenate(noise), np.concatenate(masses)
-    variance = np.asarray(own.multiply(own).sum(axis=0)).ravel()
+    student = np.sqrt(images / rng.chisquare(images - 1, size=(resamples, 1)))  # of both factors
+    sums, drawn = student * np.concatenate(noise), np.concatenate(masses)
+    variance = images / (images - 1) * np.asarray(own.multiply(own).sum(axis=0)).ravel()
     noise_floor = _NoiseFloor(binned, count)
     more = rng.standard_normal(sums.shape)
     claim = binned.sum_columns(binned.score)
@@ -86,16 +89,13 @@ def error_interval(
     return Interval(value, *limits(evidence, level=level))
 
 
-def mean_interval(values: np.ndarray, matches: Matches, *, level: float = LEVEL) -> Interval:
-    """A mean over counted detections, (n,), with the limits of the central limit theorem for sums over images."""
-    center = float(values.mean())
-    _, image = np.unique(matches.number_images()[matches.counted], return_inverse=True)
-    sums = np.bincount(image, weights=values - center) if np.isfinite(center) else np.zeros(2)
-    if len(sums) < 2:
-        return Interval(center, float("nan"), float("nan"))
-    spread = float(np.sqrt(len(sums) / (len(sums) - 1) * np.sum(sums**2))) / len(values)
-    half = float(scipy.special.ndtri((1 + level) / 2)) * spread
-    return Interval(center, center - half, center + half)
+def mean_interval(
+    values: np.ndarray, matches: Matches, *, most: float, is_rate: bool = False, level: float = LEVEL
+) -> Interval:
+    """A mean over counted detections, (n,), from 0 to `most`, with its limits; see `bound_mean`."""
+    image = matches.number_images()[matches.counted]
+    sums, sizes = np.bincount(image, weights=values), np.bincount(image)
+    return Interval(*bound_mean(sums, sizes, level=level, bounds=(0.0, most), is_rate=is_rate))
 
 
 class _NoiseFloor:

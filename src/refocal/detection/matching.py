@@ -11,7 +11,8 @@ import numpy as np
 from refocal import _check
 from refocal.detection.coco import Annotations, CocoError, Detections, Results, Truth
 
-_BELOW_ONE = 1 - 1e-10  # boxes that are equal up to rounding overlap by 1, as COCO's evaluation has it
+_BELOW_ONE = 1 - 1e-10  # boxes that are equal up to rounding overlap by 1, as in COCO's evaluation
+_MOST_PAIRS = 1 << 20  # of boxes and objects whose overlaps are held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class Matches:
         detections: The detections, (N,) in the order of the file.
         annotations: The objects.
         threshold: The least IoU of a right box.
-        matched: Whether a detection is the best one of an object of its category, (N,).
+        matched: Whether a detection is matched to an object of its category, (N,).
         ignored: Whether it is matched to a crowd or to an ignored object, (N,): it counts as neither right nor wrong.
         iou: IoU with the matched object, (N,); 0 if there is none.
     """
@@ -103,16 +104,15 @@ def match(
         there = objects.get(key)
         if there is not None:
             own, at = np.array(rows), np.array(there)
-            ious = measure_overlaps(found.boxes[own], truth.boxes[at], truth.crowd[at])
-            places = _match_greedily(ious, found.scores[own], truth.ignored[at], truth.crowd[at], least=least)
-            taken = places >= 0
-            chosen[own[taken]] = at[places[taken]]
-            overlap[own[taken]] = ious[np.flatnonzero(taken), places[taken]]
+            order = own[np.argsort(-found.scores[own], kind="stable")]
+            flags = truth.ignored[at], truth.crowd[at]
+            places, overlap[order] = _match_greedily(found.boxes[order], truth.boxes[at], *flags, least=least)
+            chosen[order] = np.where(places >= 0, at[places], -1)
     is_taken = chosen >= 0
     ignored = np.zeros(len(found), dtype=bool)
     ignored[is_taken] = truth.ignored[chosen[is_taken]]
     matched = is_taken & ~ignored
-    return Matches(found, truth, iou, matched, ignored, np.where(matched, overlap, 0.0))
+    return Matches(found, truth, float(iou), matched, ignored, np.where(matched, overlap, 0.0))
 
 
 def measure_overlaps(boxes: np.ndarray, objects: np.ndarray, crowd: np.ndarray) -> np.ndarray:
@@ -127,29 +127,29 @@ def measure_overlaps(boxes: np.ndarray, objects: np.ndarray, crowd: np.ndarray) 
 
 
 def _match_greedily(
-    ious: np.ndarray, scores: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, *, least: float
-) -> np.ndarray:
-    """The place of the object that each detection takes, (n,); -1 for none."""
-    free = np.ones(len(ignored), dtype=bool)
-    places = np.full(len(scores), -1, dtype=np.intp)
-    close = ious >= least
-    for row in np.argsort(-scores, kind="stable"):
-        if not close[row].any():
-            continue
-        possible = close[row] & free
-        wanted = possible & ~ignored
-        pool = np.flatnonzero(wanted if wanted.any() else possible)
-        if len(pool):
-            best = ious[row, pool]
-            place = pool[np.flatnonzero(best == best.max())[-1]]  # of equal overlaps COCO's evaluation takes the last
-            places[row] = place
-            free[place] = crowd[place]
-    return places
+    boxes: np.ndarray, objects: np.ndarray, ignored: np.ndarray, crowd: np.ndarray, *, least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The place of the object that each box takes, (n,), -1 for none, and their overlap, in order of the boxes."""
+    free = np.ones(len(objects), dtype=bool)
+    places, overlap = np.full(len(boxes), -1, dtype=np.intp), np.zeros(len(boxes))
+    step = max(1, _MOST_PAIRS // len(objects))
+    for start in range(0, len(boxes), step):
+        ious = measure_overlaps(boxes[start : start + step], objects, crowd)
+        for row in np.flatnonzero((ious >= least).any(axis=1)):
+            possible = (ious[row] >= least) & free
+            wanted = possible & ~ignored
+            pool = np.flatnonzero(wanted if wanted.any() else possible)
+            if len(pool):
+                best = ious[row, pool]
+                place = pool[np.flatnonzero(best == best.max())[-1]]  # of equal ones COCO's evaluation takes the last
+                places[start + row], overlap[start + row] = place, ious[row, place]
+                free[place] = crowd[place]
+    return places, overlap
 
 
 def _check_threshold(iou: float) -> float:
     value = _check.finite(iou, "iou", least=0.0)
-    if value > 1:
+    if value > 1 or isinstance(iou, (bool, np.bool_)):
         msg = f"iou must be from 0 to 1, got {iou!r}"
         raise ValueError(msg)
     return min(value, _BELOW_ONE) or float(np.finfo(np.float64).tiny)

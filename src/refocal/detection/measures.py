@@ -11,7 +11,7 @@ from refocal.detection.matching import Matches
 from refocal.metrics.defaults import BINS
 from refocal.stats.binning import width_index
 
-LOCALIZATION_BINS = 25  # as Oksuz et al. (2023) have it
+LOCALIZATION_BINS = 25  # as in Oksuz et al. (2023)
 
 
 class BinnedDetections(NamedTuple):
@@ -120,6 +120,10 @@ def _read_claims(matches: Matches, scores: np.ndarray | None) -> np.ndarray:
     claims = matches.detections.scores if scores is None else np.asarray(scores, dtype=np.float64)
     if claims.shape != matches.matched.shape:
         msg = f"scores must have one value for each of {len(matches.matched):,} detections, got shape {claims.shape}"
+        raise ValueError(msg)
+    _check.reject_rows(~((claims >= 0) & (claims <= 1)), claims, "scores must be from 0 to 1")
+    if len(matches.matched) == 0:
+        msg = "there are no detections"
         raise ValueError(msg)
     if len(matches.counted) == 0:
         msg = f"no detections count: there are {len(matches.matched):,}, and all of them are ignored"

@@ -68,9 +68,10 @@ class DetectionReport:
         """Say what was measured, in one line."""
         left_out = f", scores from {self.min_score:g}" if self.min_score > 0 else ""
         ignored = f", {self.ignored:,} ignored" if self.ignored else ""
+        objects = "1 object" if self.objects == 1 else f"{self.objects:,} objects"
         return (
             f"{self.report.source}: {self.detections:,} boxes in {self.images:,} images{left_out}, {self.right:,} "
-            f"right at IoU {self.iou:g}{ignored}; {self.objects:,} objects"
+            f"right at IoU {self.iou:g}{ignored}; {objects}"
         )
 
     def __str__(self) -> str:

@@ -13,11 +13,12 @@ from refocal.metrics.defaults import BINS, LEVEL, RESAMPLES
 from refocal.metrics.inputs import ArrayLike
 from refocal.metrics.measure_record import Interval
 from refocal.segmentation.boundary import boundary_band
-from refocal.segmentation.image_intervals import error_interval, mean_interval
+from refocal.segmentation.image_intervals import error_interval
 from refocal.segmentation.image_sums import REGIONS, ImageSums, PixelTotals
 from refocal.segmentation.images import ImageBatch
 from refocal.segmentation.summary import ClassCalibration, RegionCalibration, SegmentationSummary
 from refocal.stats.binning import Bins
+from refocal.stats.image_means import bound_mean
 
 _INTERIOR, _BOUNDARY = range(REGIONS)
 
@@ -34,8 +35,8 @@ class SegmentationCalibration:
             class 1.
         axis: The axis of the classes: 1 for (N, K, H, W), -1 for (N, H, W, K). Images are on axis 0.
         ignore_index: Labels with this value do not count, such as 255 or -100.
-        boundary: The width in pixels, on each side of a boundary between labels, of the band that is also measured for
-            itself; see `boundary_band`. None to measure no band.
+        boundary: The width in pixels, on each side of a boundary between labels, of the band that is also measured
+            separately; see `boundary_band`. None to measure no band.
         classwise: Whether to measure the probability of each class. With many classes, this takes most of the time and
             memory.
         bins: Number of bins of equal width.
@@ -102,8 +103,11 @@ class SegmentationCalibration:
         for sums in found:
             self._add(sums)
 
-    def merge(self, other: SegmentationCalibration) -> Self:
-        """Add the images of another object with the same settings, in place."""
+    def merge(self, other: object) -> Self:
+        """Add the images of another object with the same settings, in place. Its axis of classes may differ."""
+        if not isinstance(other, SegmentationCalibration):
+            msg = f"other must be a SegmentationCalibration, got {type(other).__name__}"
+            raise TypeError(msg)
         if self._settings() != other._settings():
             msg = f"other must have the same settings {self._settings()}, got {other._settings()}"
             raise ValueError(msg)
@@ -131,12 +135,13 @@ class SegmentationCalibration:
         """
         level = _check.share(level, "level")
         resamples = _check.count(resamples, "resamples", least=100)
-        rng = np.random.default_rng(seed)
+        rng = _check.generator(seed, "seed")
         totals = np.array(self._totals).reshape(-1, len(PixelTotals._fields), REGIONS)
         residuals = np.array(self._residuals).reshape(-1, REGIONS, self.bins)
         pixels = totals[:, 0].sum(axis=1)
         if not pixels.any():
-            msg = "compute() needs at least one pixel that counts: call update() first"
+            why = "all pixels seen are ignored" if self._totals else "call update() first"
+            msg = f"compute() needs at least one pixel that counts: {why}"
             raise ValueError(msg)
         settings: dict[str, Any] = {"level": level, "resamples": resamples, "rng": rng}
 
@@ -187,7 +192,7 @@ class SegmentationCalibration:
         return ImageSums(bins=self.bins, classes=self.classes if self.classwise else None)
 
     def _settings(self) -> dict[str, Any]:
-        names = ("classes", "axis", "ignore_index", "boundary", "classwise", "bins", "input")
+        names = ("classes", "ignore_index", "boundary", "classwise", "bins", "input")
         return {name: getattr(self, name) for name in names}
 
 
@@ -195,7 +200,7 @@ def _measure_region(
     sums: PixelTotals, residuals: np.ndarray, bins: Bins, *, level: float, resamples: int, rng: np.random.Generator
 ) -> RegionCalibration:
     def mean(values: np.ndarray, low: float, high: float, *, is_rate: bool = False) -> Interval:
-        return mean_interval(values, sums.pixels, level=level, bounds=(low, high), is_rate=is_rate)
+        return Interval(*bound_mean(values, sums.pixels, level=level, bounds=(low, high), is_rate=is_rate))
 
     return RegionCalibration(
         pixels=int(sums.pixels.sum()),

@@ -87,7 +87,10 @@ class _Blocks:
 
 
 class _BlockFolder:
-    """Runs a pass over blocks."""
+    """Runs passes over blocks."""
+
+    def __init__(self) -> None:
+        self._passes = 0
 
     def fold(
         self,
@@ -98,7 +101,15 @@ class _BlockFolder:
         what: str,  # noqa: ARG002 for engines that report progress
     ) -> T | None:
         """See `refocal.scale.engines.Folder`."""
-        return fold_blocks(source, function, merge)[0]
+        found = fold_blocks(source, function, merge)[0]
+        self._passes += 1
+        if found is None and self._passes == 1:
+            msg = "batches have no pixel that counts"
+            raise ValueError(msg)
+        if found is None:
+            msg = f"batches must be iterable several times, such as a list, but pass {self._passes} found none"
+            raise TypeError(msg)
+        return found
 
 
 def _check_supported(calibrator: Any) -> None:

@@ -1,4 +1,4 @@
-"""Confidence limits for sums over pixels, if the images are a sample and the pixels of an image depend on each other.
+"""Confidence limits for sums over pixels: images are the sample, and the pixels of an image depend on each other.
 
 All sums are over the pixels of all images, so an image counts by its number of pixels. The noise is what differs
 between images; nothing is assumed about the pixels within one.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy
 
 from refocal.metrics.measure_record import Interval
 from refocal.metrics.norm_intervals import find_possible_gaps
@@ -17,37 +16,6 @@ from refocal.stats.binning import Bins
 from refocal.stats.inverted_tests import Direction, Evidence, limits
 from refocal.stats.resampling import draw_counts
 from refocal.stats.simulated_sums import ColumnSums
-
-
-def mean_interval(
-    sums: np.ndarray, pixels: np.ndarray, *, level: float, bounds: tuple[float, float], is_rate: bool = False
-) -> Interval:
-    """The mean over all pixels with Student's limits, from the sum and the number of pixels of each image.
-
-    Args:
-        sums: (n,).
-        pixels: (n,). Images without pixels do not count.
-        level: Confidence level.
-        bounds: The smallest and the largest possible mean.
-        is_rate: Whether the values are 0 or 1. Then the limits are Wilson's, for the number of independent pixels whose
-            mean has the same standard error, but not more than there are; for one pixel per image if all are equal.
-    """
-    sums, pixels = sums[pixels > 0], pixels[pixels > 0]
-    images = len(pixels)
-    mean = float(sums.sum() / pixels.sum()) if images else math.nan
-    if images < 2 or not math.isfinite(mean):  # the difference between images is unknown, or the mean is infinite
-        return Interval(mean, *((mean, mean) if math.isinf(mean) else bounds))
-    quantile = float(scipy.special.stdtrit(images - 1, (1 + level) / 2))
-    deviations = sums - mean * pixels
-    error = math.sqrt(images / (images - 1) * float(deviations @ deviations)) / float(pixels.sum())
-    center, half = mean, quantile * error
-    if is_rate:
-        total = float(pixels.sum())
-        count = images if mean in (0, 1) else mean * (1 - mean) / max(error**2, mean * (1 - mean) / total)
-        shrink = 1 + quantile**2 / count
-        center = (mean + quantile**2 / (2 * count)) / shrink
-        half = quantile / shrink * math.sqrt(mean * (1 - mean) / count + quantile**2 / (4 * count**2))
-    return Interval(mean, max(bounds[0], center - half), min(bounds[1], center + half))
 
 
 def error_interval(
@@ -66,7 +34,7 @@ def error_interval(
     estimate as large, or as small, as the observed one is not too rare. If s are the true sums per pixel, image i adds
     r_i - n_i s to the noise, with its residuals r_i and its number of pixels n_i. A bootstrap of images weighs these
     contributions by Poisson counts. They are enlarged by sqrt(n / (n - 1)) and by the spread of Student's distribution,
-    because few images show their own variance too small and too uncertain.
+    because the variance estimated from few images is too small and uncertain.
 
     Args:
         residuals: Sums of confidence - correct of each image and bin, (n, M).

@@ -63,7 +63,7 @@ def to_rows(
     """
     batch = ImageBatch.read(scores, labels, axis=axis, ignore_index=ignore_index, input="logits")
     size = None if per_image is None else _check.count(per_image, "per_image")
-    rng = np.random.default_rng(seed)
+    rng = _check.generator(seed, "seed")
     count = batch.shape[0]
     columns = batch.sample.scores.reshape(count, batch.channels, batch.places)
     flat, counts = (part.reshape(count, batch.places) for part in (batch.labels, batch.sample.counts()))
