@@ -17,7 +17,7 @@ from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal_lab import cli, reproduce
 from refocal_lab.reproduce import Context, result_files, style
 from refocal_lab.reproduce.computation import NO_ENTRY
-from refocal_lab.reproduce.kinds import zoo_gradient, zoo_product
+from refocal_lab.reproduce.kinds import zoo_focal_scaling, zoo_gradient, zoo_product
 from refocal_lab.zoo.measures import LogitPart
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -222,7 +222,22 @@ def test_focal_temperature_scaling(networks):
     assert trial["fts, adaptive_ece"]["gamma"] == fitted.gamma_
     every = [trial for item in found.curves["networks"] for trial in item["trials"]]
     old, new = (np.mean([trial[key]["adaptive_ece"] for trial in every]) for key in ("fts, nll", "fts, adaptive_ece"))
-    assert found.values["gain in ECE by choosing by ECE(fts)"] == pytest.approx(100 * (1 - new / old))
+    gain = pytest.approx(100 * (1 - new / old))
+    assert found.values["gain in ECE by choosing by ECE(fts)"] == gain  # these networks share a data set
+    assert found.values["gain in ECE by choosing by ECE(fts), cifar10"] == gain
+
+
+def test_gains_are_averaged_over_the_data_sets():
+    def trial(nll, ece):
+        keys = [f"{method}, {criterion}" for method in ("ts", "fts") for criterion in ("nll", "adaptive_ece")]
+        return {key: {"nll": nll, "adaptive_ece": ece if key == "fts, adaptive_ece" else 1.0} for key in keys}
+
+    by_data = {"cifar10": [trial(1.0, 0.5)] * 9, "cifar100": [trial(1.0, 1.1)]}
+    values, absent = zoo_focal_scaling._gains(by_data)
+    name = "gain in ECE by choosing by ECE(fts)"
+    assert absent == ()
+    assert (values[f"{name}, cifar10"], values[f"{name}, cifar100"]) == pytest.approx((50, -10))
+    assert values[name] == pytest.approx(20)
 
 
 def test_the_product_of_temperatures(networks):

@@ -70,7 +70,7 @@ class Parameters:
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Evaluate each entry with both methods, tuned by both criteria; gains are means over all entries."""
+    """Evaluate each entry with both methods, tuned by both criteria; gains are per data set, and their means."""
     found = select_entries(given, context)
     networks = list(dict.fromkeys([*map(Network.parse, given.networks), *found.networks]))
     rows: Rows = [
@@ -82,8 +82,10 @@ def compute(given: Parameters, context: Context) -> Numbers:
             trials = _trials(given, found, network, loss, context)
             measured += [{"network": str(network), "loss": loss, "trials": trials}] if trials else []
             rows += _rows(network, loss, trials)
-    every = [trial for item in measured for trial in item["trials"]]
-    values, absent = _gains(every)
+    by_data: dict[str, list[dict[str, Any]]] = {}
+    for item in measured:
+        by_data.setdefault(Network.parse(item["network"]).data, []).extend(item["trials"])
+    values, absent = _gains(by_data)
     return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=3), absent)
 
 
@@ -162,22 +164,27 @@ def _published(network: Network, loss: str, how: str, criterion: str) -> list[fl
     return published_values(_PAPER, network, loss, _PUBLISHED[how], measure)
 
 
-def _gains(trials: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Compute relative gains in percent, from means over all trials on the test part."""
-    named = {
+def _gains(by_data: dict[str, list[dict[str, Any]]]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Compute relative gains in percent on the test part: from the means of each data set, and averaged over these."""
+    compared = {
         "gain in ECE of focal TS": ("ts, adaptive_ece", "fts, adaptive_ece", "adaptive_ece"),
         "gain in log-loss of focal TS": ("ts, nll", "fts, nll", "nll"),
     }
     for method in _METHODS:
         by_nll, by_ece = f"{method}, nll", f"{method}, adaptive_ece"
-        named[f"gain in ECE by choosing by ECE({method})"] = by_nll, by_ece, "adaptive_ece"
-        named[f"gain in log-loss by choosing by log-loss({method})"] = by_ece, by_nll, "nll"
-    if not trials:
-        return {}, tuple(named)
-    return {
-        name: 100 * (1 - sum(trial[new][key] for trial in trials) / sum(trial[old][key] for trial in trials))
-        for name, (old, new, key) in named.items()
-    }, ()
+        compared[f"gain in ECE by choosing by ECE({method})"] = by_nll, by_ece, "adaptive_ece"
+        compared[f"gain in log-loss by choosing by log-loss({method})"] = by_ece, by_nll, "nll"
+    if not by_data:
+        return {}, tuple(compared)
+    values = {}
+    for name, (old, new, key) in compared.items():
+        gains = {
+            data: 100 * (1 - sum(trial[new][key] for trial in trials) / sum(trial[old][key] for trial in trials))
+            for data, trials in by_data.items()
+        }
+        values[name] = float(np.mean(list(gains.values())))
+        values |= {f"{name}, {data}": gain for data, gain in gains.items()}
+    return values, ()
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
