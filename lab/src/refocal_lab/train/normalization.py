@@ -79,8 +79,9 @@ class _Tile(NamedTuple):
 
 # the fastest of those tried on an H200
 _BLOCK = 4096  # values of a block
-_PROGRAMS = 528  # that compute partial sums: four per multiprocessor
+_SHARES = 512  # programs that compute partial sums, so there are at most as many shares
 _STAGES, _WARPS = 2, 4
+_MERGED = 8  # channels whose shares one program merges
 
 
 def _divide(values: Tensor) -> _Tile:
@@ -90,7 +91,7 @@ def _divide(values: Tensor) -> _Tile:
     width = min((64, 32, 16), key=lambda width: (-(-channels // width) * width, -width))
     rows = _BLOCK // width
     blocks, columns = -(-count // rows), -(-channels // width)
-    each = -(-blocks * columns // _PROGRAMS)  # blocks per program
+    each = -(-blocks * columns // _SHARES)  # blocks per program
     return _Tile(rows, width, blocks, columns, -(-blocks // each))
 
 
@@ -101,25 +102,17 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     channels, tile = inputs.shape[1], _divide(inputs)
-    count = inputs.numel() // channels
+    size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((2, tile.shares, channels), dtype=torch.float32)
     norm.measure[(tile.shares, tile.columns)](
-        *(inputs, parts, count),
-        CHANNELS=channels,
-        ROWS=tile.rows,
-        WIDTH=tile.width,
-        STAGES=_STAGES,
-        num_warps=_WARPS,
+        *(inputs, parts, *size), ROWS=tile.rows, WIDTH=tile.width, STAGES=_STAGES, num_warps=_WARPS
     )
     moments = _empty_moments(inputs)
-    shares = _power_of_two(tile.shares)
-    width = max(4096 // shares, 8)
-    norm.merge_moments[(-(-channels // width),)](
-        *(parts, moments, running_mean, running_var, count, tile.shares, epsilon, momentum),
-        CHANNELS=channels,
+    norm.merge_moments[(-(-channels // _MERGED),)](
+        *(parts, moments, running_mean, running_var, *size, tile.shares, epsilon, momentum),
         ROWS=tile.rows,
-        WIDTH=width,
-        SHARES=shares,
+        WIDTH=_MERGED,
+        SHARES=_SHARES,
         num_warps=_WARPS,
     )
     return moments
@@ -141,8 +134,7 @@ def normalize(
     outputs = torch.empty_like(inputs)
     channels, tile = inputs.shape[1], _divide(inputs)
     norm.normalize[(tile.blocks, tile.columns)](
-        *(inputs, moments, weight, bias, residual, outputs, inputs.numel() // channels),
-        CHANNELS=channels,
+        *(inputs, moments, weight, bias, residual, outputs, inputs.numel() // channels, channels),
         ACTIVATION=activation,
         RESIDUAL=residual is not None,
         ROWS=tile.rows,
@@ -163,37 +155,34 @@ def _differentiate(
     activation: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients: of the inputs; of bias and weight (2, C); of the residual if outputs are given, else an empty one."""
-    from refocal_lab.train.kernels import conv3x3, norm
+    from refocal_lab.train.kernels import norm
 
     gradient, inputs = (each.contiguous(memory_format=torch.channels_last) for each in (gradient, inputs))
-    slope, sums, passed = _empty_gradients(inputs, with_residual=outputs is not None)
+    after_sum = outputs is not None
+    slope, sums, passed = _empty_gradients(inputs, with_residual=after_sum)
     channels, tile = inputs.shape[1], _divide(inputs)
-    count = inputs.numel() // channels
+    size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((tile.shares, 2, channels), dtype=torch.float32)
-    block = {"CHANNELS": channels, "ROWS": tile.rows, "WIDTH": tile.width, "num_warps": _WARPS}
     norm.measure_gradient[(tile.shares, tile.columns)](
-        *(gradient, inputs, outputs, moments, weight, bias, passed, parts, count),
+        *(gradient, inputs, outputs, moments, weight, bias, passed, parts, *size),
         ACTIVATION=activation,
-        RESIDUAL=outputs is not None,
+        RESIDUAL=after_sum,
+        ROWS=tile.rows,
+        WIDTH=tile.width,
         STAGES=_STAGES,
-        **block,
+        num_warps=_WARPS,
     )
-    shares = _power_of_two(tile.shares)
-    width = max(8192 // shares, 16)
-    conv3x3.add_up[(-(-2 * channels // width),)](
-        *(parts, sums), SIZE=2 * channels, SHARES=tile.shares, ROWS=shares, BLOCK=width, num_warps=_WARPS
+    norm.merge_sums[(-(-2 * channels // _MERGED),)](
+        *(parts, sums, 2 * channels, tile.shares), WIDTH=_MERGED, SHARES=_SHARES, num_warps=_WARPS
     )
-    passed_already = outputs is not None
     norm.differentiate[(tile.blocks, tile.columns)](
-        *(passed if passed_already else gradient, inputs, moments, weight, bias, sums, slope, count),
-        ACTIVATION="none" if passed_already else activation,
-        **block,
+        *(passed if after_sum else gradient, inputs, moments, weight, bias, sums, slope, *size),
+        ACTIVATION="none" if after_sum else activation,
+        ROWS=tile.rows,
+        WIDTH=tile.width,
+        num_warps=_WARPS,
     )
     return slope, sums, passed
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()
 
 
 def _empty_moments(inputs: Tensor) -> Tensor:
