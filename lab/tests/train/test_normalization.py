@@ -207,7 +207,7 @@ def test_networks_compute_what_pytorchs_operations_do(name, monkeypatch):
     unfused = gradients(plain, images.bfloat16())
     assert [*half.state_dict()] == [*plain.state_dict()]
     for ours, theirs, best in zip((fused[0], *fused[1]), (unfused[0], *unfused[1]), (exact[0], *exact[1]), strict=True):
-        best = best.detach().double()
-        assert distance(ours.detach(), best) < 0.02 + 1.5 * distance(theirs.detach(), best)
-    for (name, ours), theirs in zip(half.named_buffers(), plain.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02, msg=name)
+        reference = best.detach().double()
+        assert distance(ours.detach(), reference) < 0.02 + 1.5 * distance(theirs.detach(), reference)
+    for (key, ours), theirs in zip(half.named_buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02, msg=key)

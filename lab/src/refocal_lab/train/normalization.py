@@ -49,7 +49,7 @@ class BatchNorm(nn.BatchNorm2d):
             and torch.version.hip is None
             and self.training
             and self.affine
-            and self.track_running_stats
+            and self.running_mean is not None
             and self.momentum is not None
             and features.dtype == torch.bfloat16
             and self.weight.dtype == self.running_mean.dtype == torch.float32
@@ -119,7 +119,7 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
 
 
 @torch.library.custom_op("refocal::normalize", mutates_args=())
-def normalize(
+def normalize(  # noqa: PLR0917
     inputs: Tensor, moments: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, activation: str
 ) -> Tensor:
     """Normalize (N, C, H, W) by the moments of `measure`, add a residual, activate.
@@ -145,7 +145,7 @@ def normalize(
 
 
 @torch.library.custom_op("refocal::normalize_backward", mutates_args=())
-def _differentiate(
+def _differentiate(  # noqa: PLR0917
     gradient: Tensor,
     inputs: Tensor,
     outputs: Tensor | None,
@@ -200,7 +200,7 @@ def _(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float
 
 
 @normalize.register_fake
-def _(
+def _(  # noqa: PLR0917
     inputs: Tensor,
     moments: Tensor,  # noqa: ARG001
     weight: Tensor,  # noqa: ARG001
@@ -212,7 +212,7 @@ def _(
 
 
 @_differentiate.register_fake
-def _(
+def _(  # noqa: PLR0917
     gradient: Tensor,  # noqa: ARG001
     inputs: Tensor,
     outputs: Tensor | None,

@@ -2,8 +2,8 @@
 
 An image batch is a matrix: one row per pixel, one column per channel. At these sizes batch norm is bound by memory, so
 the kernels read as little as possible. Forward, the inputs are read twice and the outputs written once. Backward, the
-activation is not stored; whether it passes the gradient on is computed again from the inputs. With a residual it is read
-off the outputs, and the gradient that passes, which the residual needs anyway, is written once and used from there.
+activation is not stored; whether it passes a gradient on is computed again from the inputs. With a residual, this is
+read off the outputs; the gradient that passes, which the residual needs anyway, is written once and used from there.
 
     measure, merge_moments        1. mean and inverse deviation of each channel
     normalize                     2. outputs = activation((inputs - mean) inverse weight + bias + residual)
@@ -15,8 +15,8 @@ side by side. Steps 2 and 4 walk backward, and find in the cache what steps 1 an
 order; results are the same bit for bit.
 
 Names: ROWS is the height and WIDTH the number of channels of a block; SHARES is a power of two, at least the number of
-shares. Sizes that only masks depend on are no constants, so few kernels are compiled. NaN passes through every step, so that a diverged
-network is noticed.
+shares. Sizes that only masks depend on are no constants, so few kernels are compiled. NaN passes through every step, so
+that a diverged network is noticed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["rows"])
-def measure(
-    inputs_ptr, parts_ptr, rows, channels, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr
-):
+def measure(inputs_ptr, parts_ptr, rows, channels, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr):
     """Means and sums of squared deviations of each share, as parts (2, shares, channels).
 
     Values are taken relative to the first row of the share, so a large mean costs no digits.
