@@ -1,7 +1,7 @@
 """Seconds per epoch of 50,000 images of 32 x 32 pixels at batch 128, against a plain PyTorch loop in the same run.
 
 The images are random bytes, because speed does not depend on their content. Needs a CUDA device. The ways with
-"-unfused" compute batch norm by PyTorch's operations; `--profile` adds the time of each kind of kernel.
+"-pytorch" use none of our own kernels; `--profile` adds the time of each kind of kernel.
 
     python benchmarks/train.py --out benchmarks/results/train.md
 """
@@ -23,6 +23,7 @@ from kernel_times import measure_kernels, render_kernels
 
 from refocal.losses import FocalLoss
 from refocal_lab.train.batches import ArrayBatches
+from refocal_lab.train.convolution import Convolution
 from refocal_lab.train.models import build
 from refocal_lab.train.normalization import BatchNorm
 from refocal_lab.train.recipe import TrainingRecipe
@@ -30,7 +31,7 @@ from refocal_lab.train.step import Step
 
 IMAGES, BATCH, CLASSES = 50_000, 128, 10
 DEVICE = torch.device("cuda")
-WAYS = ("plain", "whole", "compiled", "whole-unfused", "compiled-unfused")
+WAYS = ("plain", "whole", "compiled", "whole-pytorch", "compiled-pytorch")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class Row:
     trials: int
     prepared: float
     seconds: float  # per epoch and network
+
+
+def use_own_kernels(own: bool) -> None:
+    """Use our own kernels, or only those of PyTorch."""
+    BatchNorm.own = Convolution.own = own
+    torch.compiler.reset()
 
 
 def make_images() -> tuple[np.ndarray, np.ndarray]:
@@ -134,7 +141,7 @@ def measure_steps(
             step._batches.draw(0)
         (graph,) = steps[0]._graphs.values()
         print(render_kernels(model, *measure_kernels(graph.replay, steps=10), longest=25))
-    way = "whole step" + (", compiled" if compiled else "") + ("" if BatchNorm.fused else ", unfused")
+    way = "whole step" + (", compiled" if compiled else "") + ("" if BatchNorm.own else ", PyTorch's kernels")
     return Row(model, way, trials, prepared, seconds)
 
 
@@ -169,12 +176,12 @@ def main() -> None:
     rows: list[Row] = []
     for model in options.models:
         if "plain" in options.ways:
-            BatchNorm.fused = False
+            use_own_kernels(False)
             rows.append(measure_plain(model, inputs, labels, steps=150))
             print(rows[-1], flush=True)
-        for way in WAYS[1:]:
-            for trials in options.trials if way in options.ways else ():
-                BatchNorm.fused = not way.endswith("-unfused")
+        for way in [way for way in WAYS[1:] if way in options.ways]:
+            use_own_kernels(not way.endswith("-pytorch"))
+            for trials in options.trials:
                 rows.append(
                     measure_steps(
                         *(model, inputs, labels),

@@ -18,10 +18,10 @@ class BatchNorm(nn.BatchNorm2d):
     """`nn.BatchNorm2d` that also adds a residual and applies an activation, in bfloat16 on a GPU in one pass.
 
     Attributes:
-        fused: Whether to use the kernels where they are supported; benchmarks compare both.
+        own: Whether to use our own kernels where they are supported; benchmarks compare both.
     """
 
-    fused = True
+    own = True
 
     def forward(self, features: Tensor, residual: Tensor | None = None, activation: Activation = "none") -> Tensor:
         """Normalize (N, C, H, W), add the residual of the same shape, activate."""
@@ -43,7 +43,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def _is_supported(self, features: Tensor, residual: Tensor | None) -> bool:
         return (
-            self.fused
+            self.own
             and _HAS_TRITON
             and features.is_cuda
             and torch.version.hip is None
