@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from refocal_lab.train import models, normalization
-from refocal_lab.train.models.layers import Layers
+from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, Layers
+from refocal_lab.train.models.mobilenet import InvertedResidual
+from refocal_lab.train.models.resnet import BasicBlock
 from refocal_lab.train.normalization import BatchNorm, measure, normalize
 
 ON_GPU = torch.cuda.is_available()
@@ -211,3 +213,31 @@ def test_networks_compute_what_pytorchs_operations_do(name, monkeypatch):
         assert distance(ours.detach(), reference) < 0.02 + 1.5 * distance(theirs.detach(), reference)
     for (key, ours), theirs in zip(half.named_buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02, msg=key)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_network_in_float32_learns_the_same_with_the_kernels(compiled, monkeypatch):
+    torch.manual_seed(0)
+    plain = Layers(
+        *(
+            ConvNorm(3, 8),
+            nn.ReLU(inplace=True),
+            BasicBlock(8, 8, stride=1),
+            InvertedResidual(8, 8, expansion=2, stride=1),
+        ),
+        *(AveragePool(), Head(8, 3)),
+    ).to(DEVICE, memory_format=torch.channels_last)
+    ours = copy.deepcopy(plain)
+    images = torch.randn(4, 3, 6, 6, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    labels = torch.arange(4, device=DEVICE) % 3
+    forward = torch.compile(ours, backend="aot_eager") if compiled else ours
+
+    def learn(network, forward):
+        loss = F.cross_entropy(forward(images), labels)
+        return loss.detach(), *torch.autograd.grad(loss, [*network.parameters()]), *network.buffers()
+
+    expected = learn(plain, plain)
+    monkeypatch.setattr(BatchNorm, "_is_supported", lambda *_: True)
+    for value, reference in zip(learn(ours, forward), expected, strict=True):
+        torch.testing.assert_close(value, reference, rtol=1e-3, atol=1e-5)
