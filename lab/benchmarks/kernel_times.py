@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 
 # the first kind that matches the name of a kernel
 KINDS = {
-    "norm": r"measure|merge_|normalize|differentiate|batch_norm|bn_fw|bn_bw|batchnorm|layer_norm|LayerNorm|GammaBeta",
     "depthwise": r"depthwise|dwconv|dw_|conv2d_c1_k1|filter_channels|c1_k1_nhwc",
+    "norm": r"measure|merge_|normalize|differentiate|batch_norm|bn_fw|bn_bw|batchnorm|layer_norm|LayerNorm|GammaBeta",
     "optimizer": r"multi_tensor_apply|FusedSgd|FusedAdam|update_weights",
     "attention": r"flash|fmha|attention",
     "product": r"conv|wgrad|dgrad|fprop|gemm|cutlass|xmma|nvjet|cudnn|sm90|sm80|correlate|spread|add_up|nchw|nhwc",

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from refocal_lab.train import models, normalization
+from refocal_lab.train.convolution import Convolution
 from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, Layers
 from refocal_lab.train.models.mobilenet import InvertedResidual
 from refocal_lab.train.models.resnet import BasicBlock
@@ -194,25 +195,26 @@ def test_networks_compute_what_pytorchs_operations_do(name, monkeypatch):
     images = torch.randn(32, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
     labels = torch.arange(32, device="cuda") % 10
 
-    def gradients(network, images):
+    def differentiate(network, images):
         logits = network(images)
-        return logits, torch.autograd.grad(F.cross_entropy(logits.float(), labels), [*network.parameters()])
+        gradients = torch.autograd.grad(F.cross_entropy(logits.float(), labels), [*network.parameters()])
+        return logits.detach(), torch.cat([gradient.double().flatten() for gradient in gradients])
 
     half = copy.deepcopy(network).bfloat16()
     for layer in half.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.float()
     plain = copy.deepcopy(half)
-    exact = gradients(network, images)
-    fused = gradients(half, images.bfloat16())
+    exact = differentiate(network, images)
+    ours = differentiate(half, images.bfloat16())
     monkeypatch.setattr(BatchNorm, "own", False)
-    unfused = gradients(plain, images.bfloat16())
+    monkeypatch.setattr(Convolution, "own", False)
+    theirs = differentiate(plain, images.bfloat16())
+    for value, other, reference in zip(ours, theirs, exact, strict=True):
+        assert distance(value, reference.double()) < 0.02 + 1.5 * distance(other, reference.double())
     assert [*half.state_dict()] == [*plain.state_dict()]
-    for ours, theirs, best in zip((fused[0], *fused[1]), (unfused[0], *unfused[1]), (exact[0], *exact[1]), strict=True):
-        reference = best.detach().double()
-        assert distance(ours.detach(), reference) < 0.02 + 1.5 * distance(theirs.detach(), reference)
-    for (key, ours), theirs in zip(half.named_buffers(), plain.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02, msg=key)
+    for (key, value), other in zip(half.named_buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(value, other, rtol=0.1, atol=0.02, msg=key)
 
 
 @pytest.mark.kernels

@@ -7,19 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# the fastest of those tried on an H200
 _BLOCK = 2048  # values of a block
 _SHARES = 512  # programs that compute a row of taps
 _WARPS = 4
 _MERGED = 8  # values whose shares one program merges
 
 
-def _divide(values: Tensor) -> tuple[int, int, tuple[int, int]]:
+def _divide(values: Tensor) -> tuple[int, int, int, int]:
     """Pixels and channels of a block, and the number of blocks along both."""
     channels = values.shape[1]
     lanes = min((64, 32, 16), key=lambda lanes: (-(-channels // lanes) * lanes, -lanes))
     pixels = _BLOCK // lanes
-    return pixels, lanes, (-(-values.numel() // channels // pixels), -(-channels // lanes))
+    return pixels, lanes, -(-values.numel() // channels // pixels), -(-channels // lanes)
 
 
 @torch.library.custom_op("refocal::depthwise3x3", mutates_args=())
@@ -29,8 +28,8 @@ def convolve_depthwise(inputs: Tensor, weight: Tensor, stride: int) -> Tensor:
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     outputs = _empty_results(inputs, stride)
-    pixels, lanes, grid = _divide(outputs)
-    depthwise.convolve[grid](
+    pixels, lanes, blocks, columns = _divide(outputs)
+    depthwise.depthwise_outputs[(blocks * columns,)](
         *(inputs, weight.contiguous(), outputs, outputs.numel() // outputs.shape[1], outputs.shape[1]),
         **_constants(outputs, stride, pixels, lanes),
     )
@@ -44,8 +43,8 @@ def _differentiate(gradient: Tensor, weight: Tensor, stride: int) -> Tensor:
 
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     slope = _empty_inputs(gradient, stride)
-    pixels, lanes, grid = _divide(slope)
-    depthwise.differentiate[grid](
+    pixels, lanes, blocks, columns = _divide(slope)
+    depthwise.depthwise_slope[(blocks * columns,)](
         *(gradient, weight.contiguous(), slope, slope.numel() // slope.shape[1], slope.shape[1]),
         **_constants(gradient, stride, pixels, lanes),
     )
@@ -59,10 +58,10 @@ def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
 
     inputs, gradient = (each.contiguous(memory_format=torch.channels_last) for each in (inputs, gradient))
     channels = inputs.shape[1]
-    pixels, lanes, (blocks, columns) = _divide(gradient)
+    pixels, lanes, blocks, columns = _divide(gradient)
     shares = -(-blocks // -(-blocks * columns // _SHARES))
     parts = inputs.new_empty((shares, channels, 9), dtype=torch.float32)
-    depthwise.correlate[(shares, columns, 3)](
+    depthwise.depthwise_weight[(columns, shares, 3)](
         *(inputs, gradient, parts, gradient.numel() // channels, channels),
         **_constants(gradient, stride, pixels, lanes),
     )

@@ -77,7 +77,7 @@ class _Tile(NamedTuple):
     shares: int
 
 
-# the fastest of those tried on an H200
+# benchmarks/normalization.py compares others
 _BLOCK = 4096  # values of a block
 _SHARES = 512  # programs that compute partial sums, so there are at most as many shares
 _STAGES, _WARPS = 2, 4
@@ -104,7 +104,7 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
     channels, tile = inputs.shape[1], _divide(inputs)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((2, tile.shares, channels), dtype=torch.float32)
-    norm.measure[(tile.shares, tile.columns)](
+    norm.measure[(tile.columns, tile.shares)](
         *(inputs, parts, *size), ROWS=tile.rows, WIDTH=tile.width, STAGES=_STAGES, num_warps=_WARPS
     )
     moments = _empty_moments(inputs)
@@ -133,7 +133,7 @@ def normalize(  # noqa: PLR0917
         residual = residual.contiguous(memory_format=torch.channels_last)
     outputs = torch.empty_like(inputs)
     channels, tile = inputs.shape[1], _divide(inputs)
-    norm.normalize[(tile.blocks, tile.columns)](
+    norm.normalize[(tile.blocks * tile.columns,)](
         *(inputs, moments, weight, bias, residual, outputs, inputs.numel() // channels, channels),
         ACTIVATION=activation,
         RESIDUAL=residual is not None,
@@ -163,7 +163,7 @@ def _differentiate(  # noqa: PLR0917
     channels, tile = inputs.shape[1], _divide(inputs)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((tile.shares, 2, channels), dtype=torch.float32)
-    norm.measure_gradient[(tile.shares, tile.columns)](
+    norm.measure_gradient[(tile.columns, tile.shares)](
         *(gradient, inputs, outputs, moments, weight, bias, passed, parts, *size),
         ACTIVATION=activation,
         RESIDUAL=after_sum,
@@ -175,7 +175,7 @@ def _differentiate(  # noqa: PLR0917
     norm.merge_sums[(-(-2 * channels // _MERGED),)](
         *(parts, sums, 2 * channels, tile.shares), WIDTH=_MERGED, SHARES=_SHARES, num_warps=_WARPS
     )
-    norm.differentiate[(tile.blocks, tile.columns)](
+    norm.differentiate[(tile.blocks * tile.columns,)](
         *(passed if after_sum else gradient, inputs, moments, weight, bias, sums, slope, *size),
         ACTIVATION="none" if after_sum else activation,
         ROWS=tile.rows,

@@ -12,7 +12,7 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["pixels"])
-def convolve(
+def depthwise_outputs(
     inputs_ptr,
     weight_ptr,
     outputs_ptr,
@@ -39,7 +39,7 @@ def convolve(
 
 
 @triton.jit(do_not_specialize=["pixels"])
-def differentiate(
+def depthwise_slope(
     gradient_ptr,
     weight_ptr,
     slope_ptr,
@@ -68,7 +68,7 @@ def differentiate(
 
 
 @triton.jit(do_not_specialize=["pixels"])
-def correlate(
+def depthwise_weight(
     inputs_ptr,
     gradient_ptr,
     parts_ptr,
@@ -84,8 +84,9 @@ def correlate(
 
     A share is every `shares`-th block of PIXELS outputs.
     """
-    share, shares, down = tl.program_id(0), tl.num_programs(0), tl.program_id(2)
-    channel = tl.program_id(1) * LANES + tl.arange(0, LANES)[None, :]
+    share, shares, down = tl.program_id(1), tl.num_programs(1), tl.program_id(2)
+    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    channel = lane[None, :]
     left = tl.zeros((PIXELS, LANES), tl.float32)
     middle = tl.zeros((PIXELS, LANES), tl.float32)
     right = tl.zeros((PIXELS, LANES), tl.float32)
@@ -102,7 +103,6 @@ def correlate(
         right += gradient * tl.load(here + channels, mask=inside & (column + 1 < WIDTH * STRIDE), other=0.0).to(
             tl.float32
         )
-    lane = tl.program_id(1) * LANES + tl.arange(0, LANES)
     part = parts_ptr + (share * channels + lane) * 9 + down * 3
     tl.store(part, tl.sum(left, axis=0), mask=lane < channels)
     tl.store(part + 1, tl.sum(middle, axis=0), mask=lane < channels)
@@ -112,11 +112,13 @@ def correlate(
 @triton.jit
 def _place(pixels, channels, PIXELS: tl.constexpr, LANES: tl.constexpr):
     """The pixels (PIXELS, 1) and channels (1, LANES) of a program, and which of them exist."""
-    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None]
-    channel = tl.program_id(1) * LANES + tl.arange(0, LANES)[None, :]
+    columns = tl.cdiv(channels, LANES)  # blocks of the same pixels follow each other
+    pixel = tl.program_id(0) // columns * PIXELS + tl.arange(0, PIXELS)[:, None]
+    channel = tl.program_id(0) % columns * LANES + tl.arange(0, LANES)[None, :]
     return pixel, channel, (pixel < pixels) & (channel < channels)
 
 
 @triton.jit
 def _load_tap(weight_ptr, channel, channels, tap):
+    """The weight of a tap (1, LANES)."""
     return tl.load(weight_ptr + channel * 9 + tap, mask=channel < channels, other=0.0).to(tl.float32)

@@ -31,8 +31,8 @@ def measure(inputs_ptr, parts_ptr, rows, channels, ROWS: tl.constexpr, WIDTH: tl
 
     Values are taken relative to the first row of the share, so a large mean costs no digits.
     """
-    share, shares = tl.program_id(0), tl.num_programs(0)
-    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    share, shares = tl.program_id(1), tl.num_programs(1)
+    channel = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     exists = channel < channels
     origin = tl.load(inputs_ptr + share * ROWS * channels + channel, mask=exists, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -103,8 +103,8 @@ def normalize(
     WIDTH: tl.constexpr,
 ):
     """Normalize, add the residual, activate."""
-    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    place, inside = _block((tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS, channel, rows, channels, ROWS)
+    start, channel = _walk_backward(channels, ROWS, WIDTH)
+    place, inside = _block(start, channel, rows, channels, ROWS)
     inputs = tl.load(inputs_ptr + place, mask=inside, other=0.0).to(tl.float32)
     if RESIDUAL:
         residual = tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
@@ -141,8 +141,8 @@ def measure_gradient(
 
     RESIDUAL: the activation came after a sum; g is then stored as `passed`.
     """
-    share, shares = tl.program_id(0), tl.num_programs(0)
-    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    share, shares = tl.program_id(1), tl.num_programs(1)
+    channel = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     mean, inverse, weight, bias = _load_affine(moments_ptr, weight_ptr, bias_ptr, channel, channels)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     product = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -188,9 +188,9 @@ def differentiate(
     WIDTH: tl.constexpr,
 ):
     """The gradient with respect to the inputs, from the sums (2, channels) of step 3."""
-    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    start, channel = _walk_backward(channels, ROWS, WIDTH)
     exists = channel < channels
-    place, inside = _block((tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS, channel, rows, channels, ROWS)
+    place, inside = _block(start, channel, rows, channels, ROWS)
     gradient = tl.load(gradient_ptr + place, mask=inside, other=0.0).to(tl.float32)
     inputs = tl.load(inputs_ptr + place, mask=inside, other=0.0).to(tl.float32)
     mean, inverse, weight, bias = _load_affine(moments_ptr, weight_ptr, bias_ptr, channel, channels)
@@ -200,6 +200,13 @@ def differentiate(
     gradient = _pass_back(gradient, (normalized * weight + bias).to(inputs_ptr.dtype.element_ty), ACTIVATION)
     slope = weight * inverse * (gradient - total - normalized * product)
     tl.store(slope_ptr + place, slope.to(slope_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _walk_backward(channels, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The first row and the channels of this program's block. Blocks of the same rows follow each other."""
+    number, columns = tl.num_programs(0) - 1 - tl.program_id(0), tl.cdiv(channels, WIDTH)
+    return number // columns * ROWS, number % columns * WIDTH + tl.arange(0, WIDTH)
 
 
 @triton.jit
