@@ -20,7 +20,7 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
 
-    def forward(self, words: Tensor) -> Tensor:
+    def forward(self, words: Tensor) -> Tensor:  # type: ignore[override]
         """Transform (N, tokens, width)."""
         words = words + self._attend(self.norm1(words))
         return words + self.linear2(F.gelu(self.linear1(self.norm2(words))))
@@ -28,7 +28,7 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     def _attend(self, words: Tensor) -> Tensor:
         attention = self.self_attn
         packed = F.linear(words, attention.in_proj_weight, attention.in_proj_bias)
-        parts = packed.unflatten(2, (3, attention.num_heads, -1)).unbind(2)  # each (N, tokens, heads, size)
+        parts = packed.view(*words.shape[:2], 3, attention.num_heads, -1).unbind(2)  # each (N, tokens, heads, size)
         mixed = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts))
         outputs: Tensor = attention.out_proj(mixed.transpose(1, 2).flatten(2))
         return outputs
