@@ -28,8 +28,9 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     def _attend(self, words: Tensor) -> Tensor:
         attention = self.self_attn
         packed = F.linear(words, attention.in_proj_weight, attention.in_proj_bias)
-        parts = packed.view(*words.shape[:2], 3, attention.num_heads, -1).unbind(2)  # each (N, tokens, heads, size)
-        mixed = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts))
+        packed = packed.view(*words.shape[:2], 3, attention.num_heads, -1)
+        queries, keys, values = (part.transpose(1, 2) for part in packed.unbind(2))  # each (N, heads, tokens, size)
+        mixed = F.scaled_dot_product_attention(queries, keys, values)
         outputs: Tensor = attention.out_proj(mixed.transpose(1, 2).flatten(2))
         return outputs
 
