@@ -1,6 +1,7 @@
 """Seconds per epoch of 50,000 images of 32 x 32 pixels at batch 128, against a plain PyTorch loop in the same run.
 
-The images are random bytes, because speed does not depend on their content. Needs a CUDA device.
+The images are random bytes, because speed does not depend on their content. Needs a CUDA device. The ways with
+"-pytorch" use none of our own kernels; `--profile` adds the time of each kind of kernel.
 
     python benchmarks/train.py --out benchmarks/results/train.md
 """
@@ -18,15 +19,19 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from kernel_times import measure_kernels, render_kernels
 
 from refocal.losses import FocalLoss
 from refocal_lab.train.batches import ArrayBatches
+from refocal_lab.train.convolution import Convolution
 from refocal_lab.train.models import build
+from refocal_lab.train.normalization import BatchNorm
 from refocal_lab.train.recipe import TrainingRecipe
 from refocal_lab.train.step import Step
 
 IMAGES, BATCH, CLASSES = 50_000, 128, 10
 DEVICE = torch.device("cuda")
+WAYS = ("plain", "whole", "compiled", "whole-pytorch", "compiled-pytorch")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,12 @@ class Row:
     trials: int
     prepared: float
     seconds: float  # per epoch and network
+
+
+def use_own_kernels(own: bool) -> None:
+    """Use our own kernels, or only those of PyTorch."""
+    BatchNorm.own = Convolution.own = own
+    torch.compiler.reset()
 
 
 def make_images() -> tuple[np.ndarray, np.ndarray]:
@@ -75,30 +86,33 @@ def measure_plain(model: str, inputs: np.ndarray, labels: np.ndarray, *, steps: 
     return Row(model, "plain PyTorch", 1, 0.0, (time.perf_counter() - start) * IMAGES / BATCH / steps)
 
 
+def make_step(model: str, inputs: np.ndarray, labels: np.ndarray, *, seed: int, compiled: bool) -> Step:
+    """A captured step."""
+    recipe = TrainingRecipe(data="cifar10", model=model, loss="focal", gamma=2.0)
+    network = build(model).to(DEVICE, memory_format=torch.channels_last)
+    batches = ArrayBatches(
+        inputs,
+        labels,
+        mean=np.full(3, 125.0),
+        std=np.full(3, 60.0),
+        augmentation="crop-flip",
+        batch_size=BATCH,
+        seed=seed,
+        device=DEVICE,
+        dtype=torch.bfloat16,
+    )
+    loss = FocalLoss(gamma=2.0).to(DEVICE)
+    step = Step(network, loss, batches, recipe, classes=CLASSES, half=True, compiled=compiled)
+    step.capture()
+    return step
+
+
 def measure_steps(
-    model: str, inputs: np.ndarray, labels: np.ndarray, *, trials: int, compiled: bool, epochs: int
+    model: str, inputs: np.ndarray, labels: np.ndarray, *, trials: int, compiled: bool, epochs: int, profiled: bool
 ) -> Row:
     """Time whole steps as CUDA graphs, each network with its own stream and thread."""
     start = time.perf_counter()
-    steps = []
-    for seed in range(trials):
-        recipe = TrainingRecipe(data="cifar10", model=model, loss="focal", gamma=2.0)
-        network = build(model).to(DEVICE, memory_format=torch.channels_last)
-        batches = ArrayBatches(
-            inputs,
-            labels,
-            mean=np.full(3, 125.0),
-            std=np.full(3, 60.0),
-            augmentation="crop-flip",
-            batch_size=BATCH,
-            seed=seed,
-            device=DEVICE,
-            dtype=torch.bfloat16,
-        )
-        loss = FocalLoss(gamma=2.0).to(DEVICE)
-        step = Step(network, loss, batches, recipe, classes=CLASSES, half=True, compiled=compiled)
-        step.capture()
-        steps.append(step)
+    steps = [make_step(model, inputs, labels, seed=seed, compiled=compiled) for seed in range(trials)]
     torch.cuda.synchronize()
     prepared = time.perf_counter() - start
 
@@ -122,7 +136,13 @@ def measure_steps(
     seconds = run_together(epochs) / epochs / trials * share
     for step in steps:
         assert bool(torch.isfinite(step.losses).all()), "the loss is not finite"
-    return Row(model, "whole step" + (", compiled" if compiled else ""), trials, prepared, seconds)
+    if profiled:
+        for step in steps:
+            step._batches.draw(0)
+        (graph,) = steps[0]._graphs.values()
+        print(render_kernels(model, *measure_kernels(graph.replay, steps=10), longest=25))
+    way = "whole step" + (", compiled" if compiled else "") + ("" if BatchNorm.own else ", PyTorch's kernels")
+    return Row(model, way, trials, prepared, seconds)
 
 
 def render_table(rows: list[Row]) -> str:
@@ -147,7 +167,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--models", nargs="+", default=["resnet20", "resnet110", "resnet50"])
     parser.add_argument("--trials", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--ways", nargs="+", default=["plain", "whole", "compiled"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["plain", "whole", "compiled"])
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
@@ -155,11 +176,21 @@ def main() -> None:
     rows: list[Row] = []
     for model in options.models:
         if "plain" in options.ways:
+            use_own_kernels(False)
             rows.append(measure_plain(model, inputs, labels, steps=150))
             print(rows[-1], flush=True)
-        for way in ("whole", "compiled"):
-            for trials in options.trials if way in options.ways else ():
-                rows.append(measure_steps(model, inputs, labels, trials=trials, compiled=way == "compiled", epochs=3))
+        for way in [way for way in WAYS[1:] if way in options.ways]:
+            use_own_kernels(not way.endswith("-pytorch"))
+            for trials in options.trials:
+                rows.append(
+                    measure_steps(
+                        *(model, inputs, labels),
+                        trials=trials,
+                        compiled=way.startswith("compiled"),
+                        epochs=3,
+                        profiled=options.profile and trials == 1,
+                    )
+                )
                 print(rows[-1], flush=True)
     text = (
         f"# Training: seconds per epoch of {IMAGES:,} images, batch {BATCH}\n\n"

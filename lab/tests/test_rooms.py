@@ -21,7 +21,7 @@ ROOMS = {
     | BASE,
     "train/kernels": {"triton"},
     "train/models": {"torch", "refocal._check", "refocal_lab.train.models", "refocal_lab.train.convolution"}
-    | {"refocal_lab.train.own_parts"},
+    | {"refocal_lab.train.normalization", "refocal_lab.train.own_parts"},
     "train/on_ray": {"ray", "torch", "refocal.scale", "refocal_lab.train"} | BASE,
     "train/results": {"numpy", "torch", "safetensors", "refocal", "refocal_lab.train"},
     "zoo": {"numpy", "rich", "refocal.posterior_from_logits", "refocal.metrics", "refocal.calibrators"}

@@ -113,7 +113,7 @@ def test_the_layer_takes_the_kernels(shape, channels, stride):
     [
         ({"stride": 2, "padding": 1}, torch.bfloat16),
         ({"padding": 0}, torch.bfloat16),
-        ({"padding": 1, "groups": 16}, torch.bfloat16),
+        ({"padding": 1, "groups": 4}, torch.bfloat16),
         ({"padding": 1, "bias": True}, torch.bfloat16),
         ({"padding": 1}, torch.float32),
     ],

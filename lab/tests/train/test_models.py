@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from refocal_lab.train import models
+from refocal_lab.train.models.vit import EncoderLayer
 
 IMAGES = [name for name in models.names() if models.input_kind(name) == "arrays" and name != "mlp"]
 LIGHT = ["resnet8", "resnet20", "resnet18", "mobilenet-v2", "vgg19", "vit-small", "mlp"]
@@ -213,3 +214,17 @@ def test_mlp_takes_vectors_and_images():
 def test_errors(name, options, message):
     with pytest.raises(ValueError, match=message):
         models.build(name, **options)
+
+
+def test_encoder_layers_are_those_of_pytorch():
+    torch.manual_seed(0)
+    layer = EncoderLayer(24, 3).double()
+    words = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True)
+    trained = [words, *layer.parameters()]
+    ours, theirs = layer(words), nn.TransformerEncoderLayer.forward(layer, words)
+    torch.testing.assert_close(ours, theirs)
+    incoming = torch.randn_like(ours)
+    for value, reference in zip(
+        torch.autograd.grad(ours, trained, incoming), torch.autograd.grad(theirs, trained, incoming), strict=True
+    ):
+        torch.testing.assert_close(value, reference)

@@ -1,4 +1,4 @@
-"""A convolution layer that uses the kernels of `kernels.conv3x3` where they are faster, and else PyTorch's."""
+"""A convolution layer that uses the kernels of `kernels.conv3x3` and `kernels.depthwise` where they are faster."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from refocal_lab.train.depthwise import convolve_depthwise
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -56,25 +58,34 @@ _SPREAD_BLOCK, _WARPS = 256, 4
 
 
 class Convolution(nn.Conv2d):
-    """`nn.Conv2d`, with faster kernels for the 3x3 convolutions of He's networks for CIFAR in bfloat16 on a GPU."""
+    """`nn.Conv2d`, with faster kernels in bfloat16 on a GPU for 3x3 convolutions of few channels or channel by channel.
+
+    Attributes:
+        own: Whether to use our own kernels where they are faster; benchmarks compare both.
+    """
+
+    own = True
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Convolve (N, C, H, W)."""
         if self._is_supported(inputs):
-            return convolve(inputs, self.weight, self.stride[0], False)
+            stride = self.stride[0]
+            if self.groups == 1 and (self.in_channels, self.out_channels, stride) in _CONVOLVED:
+                return convolve(inputs, self.weight, stride, False)
+            if self.groups == self.in_channels == self.out_channels:
+                return convolve_depthwise(inputs, self.weight, stride)
         return super().forward(inputs)
 
     def _is_supported(self, inputs: Tensor) -> bool:
         stride = self.stride[0]
-        settings = (*self.kernel_size, self.stride[1], *self.padding, *self.dilation, self.groups)
         return (
-            _HAS_TRITON
+            self.own
+            and _HAS_TRITON
             and inputs.is_cuda
             and torch.version.hip is None
             and inputs.dtype == self.weight.dtype == torch.bfloat16
-            and settings == (3, 3, stride, 1, 1, 1, 1, 1)
+            and (*self.kernel_size, self.stride[1], *self.padding, *self.dilation) == (3, 3, stride, 1, 1, 1, 1)
             and self.bias is None
-            and (self.in_channels, self.out_channels, stride) in _CONVOLVED
             and inputs.ndim == 4
             and inputs.shape[2] % stride == inputs.shape[3] % stride == 0
             and 0 < inputs.numel() < 2**31

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, he_initialize
+from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, Layers, he_initialize
 
 
 class CifarBlock(nn.Module):
@@ -23,14 +23,15 @@ class CifarBlock(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, inputs, H, W) -> (N, outputs, H / stride, W / stride)."""
-        residual = self.second(F.relu(self.first(features), inplace=True))
+        inner = self.first(features, activation="relu")
         if self.stride > 1:
             features = features[:, :, :: self.stride, :: self.stride]
             features = F.pad(features, (0, 0, 0, 0, 0, self.new_channels))
-        return F.relu(residual + features, inplace=True)
+        outputs: Tensor = self.second(inner, features, "relu")
+        return outputs
 
 
-class CifarResNet(nn.Sequential):
+class CifarResNet(Layers):
     """A residual network with 6n + 2 layers: three stages of n blocks with 16, 32 and 64 channels.
 
     Args:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from refocal_lab.train.models.layers import AveragePool, Head, check_size
+from refocal_lab.train.models.layers import AveragePool, Head, Layers, check_size
+from refocal_lab.train.normalization import BatchNorm
 
 
 class DenseLayer(nn.Module):
@@ -15,11 +16,11 @@ class DenseLayer(nn.Module):
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
-        self.branch = nn.Sequential(
-            nn.BatchNorm2d(inputs),
+        self.branch = Layers(
+            BatchNorm(inputs),
             nn.ReLU(inplace=True),
             nn.Conv2d(inputs, 4 * growth, 1, bias=False),
-            nn.BatchNorm2d(4 * growth),
+            BatchNorm(4 * growth),
             nn.ReLU(inplace=True),
             nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
         )
@@ -29,7 +30,7 @@ class DenseLayer(nn.Module):
         return torch.cat((features, self.branch(features)), dim=1)
 
 
-class DenseNet(nn.Sequential):
+class DenseNet(Layers):
     """Dense blocks, with transitions between them that halve the channels and the image.
 
     The stem is a 3x3 convolution without pooling or norm, as in the code of Mukhoti et al. (2020).
@@ -50,7 +51,7 @@ class DenseNet(nn.Sequential):
         for block, count in enumerate(blocks):
             if block:
                 layers += [
-                    nn.BatchNorm2d(channels),
+                    BatchNorm(channels),
                     nn.ReLU(inplace=True),
                     nn.Conv2d(channels, channels // 2, 1, bias=False),
                     nn.AvgPool2d(2),
@@ -61,7 +62,7 @@ class DenseNet(nn.Sequential):
                 channels += growth
         super().__init__(
             *layers,
-            nn.BatchNorm2d(channels),
+            BatchNorm(channels),
             nn.ReLU(inplace=True),
             AveragePool(),
             Head(channels, classes),

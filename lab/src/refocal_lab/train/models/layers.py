@@ -6,14 +6,35 @@ import torch
 from torch import Tensor, nn
 
 from refocal_lab.train.convolution import Convolution
+from refocal_lab.train.normalization import Activation, BatchNorm
+
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 
 
-class ConvNorm(nn.Sequential):
+class Layers(nn.Sequential):
+    """`nn.Sequential` in which a batch norm also computes the activation after it."""
+
+    def forward(self, features: Tensor, residual: Tensor | None = None, activation: Activation = "none") -> Tensor:
+        """Apply the layers in their order. If the last is a batch norm, it takes the residual and the activation."""
+        layers = tuple(self)
+        normalized = False  # by the layer before, which has then computed an activation too
+        for layer, follower in zip(layers, (*layers[1:], None), strict=True):
+            if isinstance(layer, BatchNorm | ConvNorm):
+                after = (residual, activation) if follower is None else (None, _ACTIVATIONS.get(type(follower), "none"))
+                features, normalized = layer(features, *after), True
+            else:
+                if not (normalized and type(layer) in _ACTIVATIONS):
+                    features = layer(features)
+                normalized = False
+        return features
+
+
+class ConvNorm(Layers):
     """A convolution without bias, padded to keep the size (divided by the stride), and batch norm."""
 
     def __init__(self, inputs: int, outputs: int, *, kernel: int = 3, stride: int = 1, groups: int = 1) -> None:
         conv = Convolution(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
-        super().__init__(conv, nn.BatchNorm2d(outputs))
+        super().__init__(conv, BatchNorm(outputs))
 
 
 class AveragePool(nn.Module):

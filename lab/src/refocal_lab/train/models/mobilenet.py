@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, he_initialize
+from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, Layers, he_initialize
 
 # expansion, channels, blocks, stride; the ImageNet network also has stride 2 in the stem and in the second group
 _GROUPS = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -17,7 +17,7 @@ class InvertedResidual(nn.Module):
         super().__init__()
         width = expansion * inputs
         widen = [ConvNorm(inputs, width, kernel=1), nn.ReLU6(inplace=True)] if expansion > 1 else []
-        self.branch = nn.Sequential(
+        self.branch = Layers(
             *widen,
             ConvNorm(width, width, stride=stride, groups=width),
             nn.ReLU6(inplace=True),
@@ -27,11 +27,11 @@ class InvertedResidual(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, inputs, H, W) -> (N, outputs, H / stride, W / stride)."""
-        narrow = self.branch(features)
-        return features + narrow if self.residual else narrow
+        outputs: Tensor = self.branch(features, features if self.residual else None)
+        return outputs
 
 
-class MobileNetV2(nn.Sequential):
+class MobileNetV2(Layers):
     """Seventeen inverted residuals between two convolutions, without dropout; 32x32 images end as 4x4.
 
     Args:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head
+from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, Layers
 
 
 class _Residual(nn.Module):
     """The sum of a branch and a shortcut; the shortcut is a 1x1 convolution if the shape changes."""
 
-    def __init__(self, branch: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, branch: Layers, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.branch = branch
         same = stride == 1 and inputs == outputs
@@ -21,7 +20,8 @@ class _Residual(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Add the branch to the shortcut."""
-        return F.relu(self.branch(features) + self.shortcut(features), inplace=True)
+        outputs: Tensor = self.branch(features, self.shortcut(features), "relu")
+        return outputs
 
 
 class BasicBlock(_Residual):
@@ -30,7 +30,7 @@ class BasicBlock(_Residual):
     expansion = 1
 
     def __init__(self, inputs: int, width: int, *, stride: int) -> None:
-        branch = nn.Sequential(ConvNorm(inputs, width, stride=stride), nn.ReLU(inplace=True), ConvNorm(width, width))
+        branch = Layers(ConvNorm(inputs, width, stride=stride), nn.ReLU(inplace=True), ConvNorm(width, width))
         super().__init__(branch, inputs, width, stride)
 
 
@@ -41,7 +41,7 @@ class Bottleneck(_Residual):
 
     def __init__(self, inputs: int, width: int, *, stride: int) -> None:
         outputs = self.expansion * width
-        branch = nn.Sequential(
+        branch = Layers(
             ConvNorm(inputs, width, kernel=1),
             nn.ReLU(inplace=True),
             ConvNorm(width, width, stride=stride),
@@ -51,7 +51,7 @@ class Bottleneck(_Residual):
         super().__init__(branch, inputs, outputs, stride)
 
 
-class ResNet(nn.Sequential):
+class ResNet(Layers):
     """Stages of residual blocks; each stage after the first halves the image and doubles the width.
 
     The initial weights are PyTorch's defaults, as in the code of Mukhoti et al. (2020).

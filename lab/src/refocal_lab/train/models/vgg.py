@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from refocal_lab.train.models.layers import AveragePool, Head, check_size, he_initialize
+from refocal_lab.train.models.layers import AveragePool, Head, Layers, check_size, he_initialize
+from refocal_lab.train.normalization import BatchNorm
 
 
-class VGG(nn.Sequential):
+class VGG(Layers):
     """Sixteen 3x3 convolutions in five groups with pooling after each, and one linear layer.
 
     On 32x32 images the last pooling leaves one pixel. The three linear layers of the ImageNet network, which are made
@@ -27,7 +28,7 @@ class VGG(nn.Sequential):
         inputs = shape[0]
         for outputs, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
             for _ in range(count):
-                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), BatchNorm(outputs), nn.ReLU(inplace=True)]
                 inputs = outputs
             layers.append(nn.MaxPool2d(2))
         super().__init__(*layers, AveragePool(), Head(inputs, classes))

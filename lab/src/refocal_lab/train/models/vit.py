@@ -3,9 +3,36 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refocal_lab.train.models.layers import Head
+
+
+class EncoderLayer(nn.TransformerEncoderLayer):
+    """PyTorch's layer that normalizes first, without masks and dropout, and without its copies of queries and keys.
+
+    Args:
+        width: Length of a token.
+        heads: Number of attention heads.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+
+    def forward(self, words: Tensor) -> Tensor:  # type: ignore[override]
+        """Transform (N, tokens, width)."""
+        words = words + self._attend(self.norm1(words))
+        return words + self.linear2(F.gelu(self.linear1(self.norm2(words))))
+
+    def _attend(self, words: Tensor) -> Tensor:
+        attention = self.self_attn
+        packed = F.linear(words, attention.in_proj_weight, attention.in_proj_bias)
+        packed = packed.view(*words.shape[:2], 3, attention.num_heads, -1)
+        queries, keys, values = (part.transpose(1, 2) for part in packed.unbind(2))  # each (N, heads, tokens, size)
+        mixed = F.scaled_dot_product_attention(queries, keys, values)
+        outputs: Tensor = attention.out_proj(mixed.transpose(1, 2).flatten(2))
+        return outputs
 
 
 class VisionTransformer(nn.Module):
@@ -35,14 +62,7 @@ class VisionTransformer(nn.Module):
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.places = nn.Parameter(torch.empty(1, 1 + (high // patch) * (wide // patch), width))
         # built one by one: nn.TransformerEncoder would give all layers the same initial weights
-        self.layers = nn.Sequential(
-            *(
-                nn.TransformerEncoderLayer(
-                    width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
-                )
-                for _ in range(depth)
-            )
-        )
+        self.layers = nn.Sequential(*(EncoderLayer(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = Head(width, classes)
         nn.init.trunc_normal_(self.places, std=0.02)

@@ -1,0 +1,127 @@
+"""The 3x3 convolution of each channel by itself, by the kernels of `kernels.depthwise`, with its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_BLOCK = 2048  # values of a block
+_SHARES = 512  # programs that compute a row of taps
+_WARPS = 4
+_MERGED = 8  # values whose shares one program merges
+
+
+def _divide(values: Tensor) -> tuple[int, int, int, int]:
+    """Pixels and channels of a block, and the number of blocks along both."""
+    channels = values.shape[1]
+    lanes = min((64, 32, 16), key=lambda lanes: (-(-channels // lanes) * lanes, -lanes))
+    pixels = _BLOCK // lanes
+    return pixels, lanes, -(-values.numel() // channels // pixels), -(-channels // lanes)
+
+
+@torch.library.custom_op("refocal::depthwise3x3", mutates_args=())
+def convolve_depthwise(inputs: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """Convolve (N, C, H, W), whose height and width are multiples of the stride, with a weight (C, 1, 3, 3)."""
+    from refocal_lab.train.kernels import depthwise
+
+    inputs = inputs.contiguous(memory_format=torch.channels_last)
+    outputs = _empty_results(inputs, stride)
+    pixels, lanes, blocks, columns = _divide(outputs)
+    depthwise.depthwise_outputs[(blocks * columns,)](
+        *(inputs, weight.contiguous(), outputs, outputs.numel() // outputs.shape[1], outputs.shape[1]),
+        **_constants(outputs, stride, pixels, lanes),
+    )
+    return outputs
+
+
+@torch.library.custom_op("refocal::depthwise3x3_backward", mutates_args=())
+def _differentiate(gradient: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """The gradient with respect to the inputs."""
+    from refocal_lab.train.kernels import depthwise
+
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+    slope = _empty_inputs(gradient, stride)
+    pixels, lanes, blocks, columns = _divide(slope)
+    depthwise.depthwise_slope[(blocks * columns,)](
+        *(gradient, weight.contiguous(), slope, slope.numel() // slope.shape[1], slope.shape[1]),
+        **_constants(gradient, stride, pixels, lanes),
+    )
+    return slope
+
+
+@torch.library.custom_op("refocal::depthwise3x3_correlate", mutates_args=())
+def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
+    """The gradient with respect to the weight."""
+    from refocal_lab.train.kernels import depthwise, norm
+
+    inputs, gradient = (each.contiguous(memory_format=torch.channels_last) for each in (inputs, gradient))
+    channels = inputs.shape[1]
+    pixels, lanes, blocks, columns = _divide(gradient)
+    shares = -(-blocks // -(-blocks * columns // _SHARES))
+    parts = inputs.new_empty((shares, channels, 9), dtype=torch.float32)
+    depthwise.depthwise_weight[(columns, shares, 3)](
+        *(inputs, gradient, parts, gradient.numel() // channels, channels),
+        **_constants(gradient, stride, pixels, lanes),
+    )
+    total = _empty_weight(inputs)
+    norm.merge_sums[(-(-9 * channels // _MERGED),)](
+        *(parts, total, 9 * channels, shares), WIDTH=_MERGED, SHARES=_SHARES, num_warps=_WARPS
+    )
+    return total
+
+
+def _constants(results: Tensor, stride: int, pixels: int, lanes: int) -> dict[str, int]:
+    size = {"HEIGHT": results.shape[2], "WIDTH": results.shape[3], "STRIDE": stride}
+    return size | {"PIXELS": pixels, "LANES": lanes, "num_warps": _WARPS}
+
+
+def _empty_results(inputs: Tensor, stride: int) -> Tensor:
+    count, channels, height, width = inputs.shape
+    return _empty(inputs, (count, channels, height // stride, width // stride))
+
+
+def _empty_inputs(gradient: Tensor, stride: int) -> Tensor:
+    count, channels, height, width = gradient.shape
+    return _empty(gradient, (count, channels, height * stride, width * stride))
+
+
+def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+
+
+def _empty_weight(inputs: Tensor) -> Tensor:
+    return inputs.new_empty((inputs.shape[1], 1, 3, 3))
+
+
+@convolve_depthwise.register_fake
+def _(inputs: Tensor, weight: Tensor, stride: int) -> Tensor:  # noqa: ARG001
+    return _empty_results(inputs, stride)
+
+
+@_differentiate.register_fake
+def _(gradient: Tensor, weight: Tensor, stride: int) -> Tensor:  # noqa: ARG001
+    return _empty_inputs(gradient, stride)
+
+
+@_correlate.register_fake
+def _(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:  # noqa: ARG001
+    return _empty_weight(inputs)
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs[:2])
+    ctx.stride = inputs[2]
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    inputs, weight = ctx.saved_tensors
+    return (
+        _differentiate(gradient, weight, ctx.stride) if ctx.needs_input_grad[0] else None,
+        _correlate(inputs, gradient, ctx.stride) if ctx.needs_input_grad[1] else None,
+        None,
+    )
+
+
+convolve_depthwise.register_autograd(_backward, setup_context=_keep_for_backward)

@@ -1,0 +1,71 @@
+"""The convolution channel by channel against PyTorch's, on a GPU or in Triton's interpreter."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from refocal_lab.train import depthwise
+from refocal_lab.train.convolution import Convolution
+from refocal_lab.train.depthwise import convolve_depthwise
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+DTYPE = torch.bfloat16 if ON_GPU else torch.float32
+RELATIVE = 4e-3 if ON_GPU else 1e-6  # one rounding of each value
+
+SHAPES = [((2, 24, 6, 4), 1), ((3, 37, 5, 7), 1), ((1, 16, 1, 1), 1), ((2, 144, 4, 6), 2), ((1, 3, 2, 2), 2)]
+
+
+def weight_and_inputs(shape):
+    torch.manual_seed(0)
+    weight = torch.randn(shape[1], 1, 3, 3, device=DEVICE).to(DTYPE).requires_grad_()
+    inputs = torch.randn(shape, device=DEVICE).to(DTYPE).contiguous(memory_format=torch.channels_last)
+    return weight, inputs.requires_grad_()
+
+
+def distance(value, reference):
+    return torch.linalg.vector_norm(value.double() - reference) / torch.linalg.vector_norm(reference)
+
+
+def check(shape, stride):
+    weight, inputs = weight_and_inputs(shape)
+    outputs = convolve_depthwise(inputs, weight, stride)
+    incoming = torch.randn(outputs.shape, device=DEVICE).to(DTYPE)
+    got = torch.autograd.grad(outputs, (inputs, weight), incoming)
+    twins = [tensor.detach().double().requires_grad_() for tensor in (inputs, weight)]
+    exact = F.conv2d(*twins, stride=stride, padding=1, groups=shape[1])
+    wanted = torch.autograd.grad(exact, twins, incoming.double())
+    for value, reference in zip((outputs, *got), (exact, *wanted), strict=True):
+        assert value.shape == reference.shape
+        assert value.dtype == DTYPE
+        assert distance(value, reference) < RELATIVE
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("shape", "stride"), SHAPES)
+def test_convolution_and_gradients_are_those_of_pytorch(shape, stride):
+    check(shape, stride)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("stride", [1, 2])
+def test_shares_of_several_blocks_are_merged(stride, monkeypatch):
+    monkeypatch.setattr(depthwise, "_SHARES", 2)
+    monkeypatch.setattr(depthwise, "_BLOCK", 128)
+    check((2, 16, 6, 10), stride)
+
+
+@pytest.mark.kernels
+def test_compiled_it_gives_the_same():
+    weight, inputs = weight_and_inputs((2, 16, 4, 4))
+    compiled = torch.compile(lambda images: torch.exp(convolve_depthwise(images, weight, 2)), backend="aot_eager")
+    assert torch.equal(compiled(inputs), torch.exp(convolve_depthwise(inputs, weight, 2)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("shape", "stride"), SHAPES)
+def test_the_layer_takes_the_kernels(shape, stride):
+    weight, inputs = weight_and_inputs(shape)
+    layer = Convolution(shape[1], shape[1], 3, stride, padding=1, groups=shape[1], bias=False).to(DEVICE, DTYPE)
+    layer.weight = torch.nn.Parameter(weight.detach())
+    assert torch.equal(layer(inputs), convolve_depthwise(inputs, weight, stride))
