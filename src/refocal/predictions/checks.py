@@ -72,11 +72,16 @@ def has_answers(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and shape[1] > 1
 
 
-def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, place: Place) -> None:
-    """Check dtype and shape of the scores, which a file declares before its data."""
+def check_scores_dtype(dtype: np.dtype, input: Input, place: Place) -> None:
+    """Check the dtype of the scores, which a file declares before its data."""
     if dtype.kind != "f" or dtype.itemsize > 8:
         message = f"must be float16, float32 or float64, got {dtype}"
         raise place.error(message, column=place.name_scores(input))
+
+
+def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, place: Place) -> None:
+    """Check dtype and shape of the scores, which a file declares before its data."""
+    check_scores_dtype(dtype, input, place)
     if len(shape) not in (1, 2) or 0 in shape[1:]:
         message = f"must have shape (rows, classes) or (rows,), got {shape}"
         raise place.error(message, column=place.name_scores(input))
