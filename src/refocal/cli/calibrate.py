@@ -153,7 +153,7 @@ def run(options: Namespace) -> None:
         progress.step(f"reading {val.name}")
         carry = bool(options.out) or options.slice or False
         first, second = read_val_and_test(val, test, choose_columns(options), carry=carry)
-        _check_loss(options, 1 if is_multilabel else max([1, *first.scores.shape[1:]]))
+        multilabel.check_loss(options, 1 if is_multilabel else max([1, *first.scores.shape[1:]]))
         if second is not None:
             _reject_holdout(options)
             outcome = fit_and_measure(first, second, settings, source, progress.step, ask=ask)
@@ -185,7 +185,7 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     reader = _open_val(options, val, test)
     with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
         fitted, measured, protocol = _divide(options, running, reader, val, test, seed=seed)
-        _check_loss(options, fitted.reader.form.columns)
+        multilabel.check_loss(options, fitted.reader.form.columns)
         selection, report = select_and_report(
             running,
             fitted,
@@ -237,15 +237,6 @@ def _divide(
         return whole.cut(share, 1.0, seed=seed), whole.cut(0.0, share, seed=seed), protocol
     _reject_holdout(options)
     return Rows(files, replace(reader, split="val")), Rows(files, replace(reader, split="test")), ""
-
-
-def _check_loss(options: Namespace, columns: int) -> None:
-    if options.loss == _SIGMOID and columns > 1:
-        msg = (
-            f"--loss {_SIGMOID} is for scores of one column, the log-odds or the probability of class 1, or for "
-            f"multi-label predictions, got {columns} columns and one class per row"
-        )
-        raise ValueError(msg)
 
 
 def _reject_holdout(options: Namespace) -> None:

@@ -79,6 +79,11 @@ def check_scores_dtype(dtype: np.dtype, input: Input, place: Place) -> None:
         raise place.error(message, column=place.name_scores(input))
 
 
+def describe_look(look: str) -> str:
+    """Say that logits look like probabilities, and how to choose."""
+    return f"look like probabilities: {look}; choose with {name_option('prob')}, or with logit if they are logits"
+
+
 def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, place: Place) -> None:
     """Check dtype and shape of the scores, which a file declares before its data."""
     check_scores_dtype(dtype, input, place)

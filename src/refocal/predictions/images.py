@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ import numpy as np
 from refocal import _check
 from refocal._check import Input
 from refocal._files import replacing
+from refocal._probability_look import find_probability_look
 from refocal.predictions import checks
 from refocal.predictions.checks import NAME_LENGTH
 from refocal.predictions.column_choice import ColumnChoice
-from refocal.predictions.errors import Place, PredictionsError
+from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
 from refocal.predictions.npz_arrays import Archive, Member, archive_arrays, open_archive, read_names, take
 
 Write = Callable[[np.ndarray, np.ndarray | None], None]
@@ -44,7 +46,6 @@ class ImageFile:
         itemsize: The number of bytes of a score.
         class_names: The names of the classes, if the file has them.
         has_labels: Whether there are labels.
-        guesses: What was guessed about the arrays, in words.
     """
 
     path: Path
@@ -54,12 +55,11 @@ class ImageFile:
     itemsize: int
     class_names: tuple[str, ...] | None
     has_labels: bool
-    guesses: tuple[str, ...]
     _choice: ColumnChoice = field(repr=False)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, axis: int = 1, columns: ColumnChoice | None = None) -> ImageFile:
-        """Read the header of a file.
+        """Read the header of a file; what had to be guessed about its arrays is a `PredictionsWarning`.
 
         Args:
             path: The npz file.
@@ -94,6 +94,8 @@ class ImageFile:
                 if member.fortran:
                     message = "is in Fortran order, which cannot be read in batches: save it in C order"
                     raise place.error(message, column=member.name)
+            if guesses := columns_used.describe(choice):
+                warnings.warn(f"{path}: {'; '.join(guesses)}", PredictionsWarning, stacklevel=1)
             return cls(
                 Path(path),
                 columns_used.input,
@@ -102,7 +104,6 @@ class ImageFile:
                 scores.dtype.itemsize,
                 names,
                 labels is not None,
-                columns_used.describe(choice),
                 choice,
             )
 
@@ -117,7 +118,10 @@ class ImageFile:
         return math.prod(self.shape[1:])
 
     def read(self, images: int) -> Iterator[ImageBlock]:
-        """Read the file from its start, a number of images at a time, in native byte order."""
+        """Read the file from its start, a number of images at a time, in native byte order.
+
+        Logits that look like probabilities are rejected, unless the choice of arrays says that they are logits.
+        """
         with open_archive(self.path, self._choice) as opened:
             scores, labels = _open_members(opened)
             if scores.shape != self.shape:
@@ -130,7 +134,13 @@ class ImageFile:
                     for member in (scores, labels)
                 ]
                 assert taken[0] is not None
+                if self.input == "logits" and self._choice.logit is None and (look := self._find_look(taken[0][0])):
+                    raise opened.place.error(checks.describe_look(look), column=scores.name)
                 yield ImageBlock(first, taken[0], taken[1])
+
+    def _find_look(self, image: np.ndarray) -> str | None:
+        """Return what makes the logits of an image look like probabilities."""
+        return find_probability_look(np.moveaxis(image, self.axis - 1, -1).reshape(-1, self.channels))
 
 
 def holds_images(path: str | os.PathLike[str], *, columns: ColumnChoice | None = None) -> bool:

@@ -58,7 +58,7 @@ def build_comparison(comparison: SegmentationComparison) -> RenderableType:
     first = comparison.given.summary
     about = f"{first.overall.pixels:,} pixels, {100 * first.level:g}% limits over {first.images:,} images"
     table = Table("method", title=write_text(f"{comparison.source}: {about}"))
-    for title in ("ECE", "ECE near boundaries", "overconfidence", "NLL"):
+    for title in ("ECE", "ECE near\nboundaries", "over-\nconfidence", "NLL"):
         table.add_column(title, justify="right")
     for method in comparison.methods:
         overall, boundary = method.summary.overall, method.summary.boundary
