@@ -89,6 +89,13 @@ def image_axis(value: Any, array: Array, name: str) -> int:
     return place
 
 
+def image_hint(array: Array) -> str:
+    """The end of a message about a wrong shape: what takes arrays with more than two axes."""
+    if array.ndim <= 2:
+        return ""
+    return ": for images, use refocal.segmentation, whose intervals take an image, not a pixel, for the sample"
+
+
 def same_shape(first: Array, second: Array, names: str) -> None:
     """Check that two arrays have the same shape."""
     shapes = tuple(first.shape), tuple(second.shape)

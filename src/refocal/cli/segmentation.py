@@ -137,7 +137,7 @@ def calibrate(options: Namespace, settings: dict[str, Any], *, share: float) -> 
 
 def apply(options: Namespace) -> None:
     """Calibrate the scores of images; labels are not needed, and are kept as they are."""
-    from refocal.calibrators import load
+    from refocal.calibrators import MultilabelCalibrator, load
     from refocal.cli.output import check_outputs, show
     from refocal.cli.progress import track
     from refocal.scale.parts import check_match
@@ -147,6 +147,9 @@ def apply(options: Namespace) -> None:
         raise ValueError(msg)
     check_outputs(options, [options.calibrator, *options.files], allowed=_SUFFIXES)
     calibrator = load(options.calibrator)
+    if isinstance(calibrator, MultilabelCalibrator):
+        msg = "the calibrator is for multi-label scores, but a pixel has one class: use another calibrator"
+        raise ValueError(msg)
     images = _open(options, Source(options.files[0], options.files), labels=False)
     check_match(calibrator, options.files[0], input=images.input, columns=images.channels, what="classes")
     with track() as progress:

@@ -102,8 +102,7 @@ def calibrate(
 
     Temperature scaling and focal temperature scaling are fitted to all pixels, as by `fit`. "auto" chooses by the NLL
     of all pixels of the same images: the calibrator with the fewest parameters among those that are worse than the best
-    by at most the standard error of the difference, where images are the sample. The calibrators have 2 parameters at
-    most, so the NLL needs no cross-validation.
+    by at most the standard error of the difference, where images are the sample.
 
     Args:
         batches: Pairs of scores (N, K, ...) and labels (N, ...), iterable several times, as for `fit`.
@@ -171,7 +170,11 @@ def _number_classes(calibrator: FocalPosterior, channels: int) -> FocalPosterior
 
 
 def _choose(candidates: Sequence[Candidate], batches: Batches, **layout: Any) -> Choice:
-    """Choose by the one-standard-error rule, with images as the sample."""
+    """Choose by the one-standard-error rule, with images as the sample.
+
+    The NLL of the images that were fitted to will do: if a parameter is needless and its estimate is z standard errors
+    away, the parameter gains z^2 / 2 and the standard error of this gain is |z|. So it is taken only if |z| > 2.
+    """
     found = [each.image_nll() for each in _measure(candidates, batches, boundary=None, **layout)]
     pixels = found[0][1]
     counted = pixels > 0
