@@ -102,6 +102,8 @@ def _files(tmp_path, monkeypatch):
         ("--save must end in .json", "calibrate val.npz --save a.npz"),
         ("must not name another file", "calibrate val.npz --out val.npz --force"),
         ("apply takes one file of images, got 2", "apply cal.json val.npz test.npz --out a.npz"),
+        ("apply takes one file of images, got 2", "apply cal.json *.npz --out a.npz"),
+        ("--out needs images of one size, but those of t*.npz differ", "calibrate val.npz --test t*.npz --out a.npz"),
         ("--out must end in .npz", "apply cal.json val.npz --out folder"),
         ("the calibrator takes logits, but probs.npz holds probs", "apply cal.json probs.npz --out a.npz"),
         ("two.npz has 2 classes of scores, but the calibrator was fitted to 3", "apply cal.json two.npz --out a.npz"),
@@ -115,6 +117,8 @@ def test_what_is_rejected(message, words, capsys):
     rng = np.random.default_rng(0)
     rows, answers = rng.normal(size=(30, 3)), np.arange(30) % 3
     TemperatureScaling().fit(rows, answers).save("cal.json")
+    if "t*.npz" in words:
+        np.savez("tiny.npz", logits=LOGITS[:, :, 1:], labels=LABELS[:, 1:])
     if "several" in words:
         several = MultilabelCalibrator(PlattScaling()).fit(rows, answers[:, None] == np.arange(3))
         several.save("several.json")

@@ -113,6 +113,9 @@ def calibrate(options: Namespace, settings: dict[str, Any], *, share: float) -> 
             msg = f"{val.name} cannot be both fitted to and measured on: give other test images, or leave out --test"
             raise ValueError(msg)
         fitted.check_same(measured)
+    if options.out and len({file.shape[1:] for file in measured.files}) > 1:
+        msg = f"--out needs images of one size, but those of {(test or val).name} differ: leave it out, and use apply"
+        raise ValueError(msg)
     with track() as progress:
         with fitted.naming():
             selection = segmentation.calibrate(
@@ -142,18 +145,19 @@ def apply(options: Namespace) -> None:
     from refocal.cli.progress import track
     from refocal.scale.parts import check_match
 
-    if len(options.files) > 1:
-        msg = f"apply takes one file of images, got {len(options.files)}"
+    source = find_source(options.files)
+    if len(source.files) > 1:
+        msg = f"apply takes one file of images, got {len(source.files)}"
         raise ValueError(msg)
-    check_outputs(options, [options.calibrator, *options.files], allowed=_SUFFIXES)
+    check_outputs(options, [options.calibrator, *source.files], allowed=_SUFFIXES)
     calibrator = load(options.calibrator)
     if isinstance(calibrator, MultilabelCalibrator):
         msg = "the calibrator is for multi-label scores, but a pixel has one class: use another calibrator"
         raise ValueError(msg)
-    images = _open(options, Source(options.files[0], options.files), labels=False)
-    check_match(calibrator, options.files[0], input=images.input, columns=images.channels, what="classes")
+    images = _open(options, source, labels=False)
+    check_match(calibrator, source.name, input=images.input, columns=images.channels, what="classes")
     with track() as progress:
-        progress.step(f"calibrating {options.files[0]}")
+        progress.step(f"calibrating {source.name}")
         _write(options, calibrator, images)
     text = f"{images.count:,} images calibrated: {options.out}"
     show(options, text, {"images": images.count, "out": options.out})
