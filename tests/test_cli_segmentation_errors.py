@@ -18,6 +18,7 @@ from refocal.calibrators import (
     PlattScaling,
     TemperatureScaling,
 )
+from refocal.predictions import Predictions, PredictionsError
 
 LOGITS, LABELS = draw(3)
 FILES = {
@@ -64,8 +65,8 @@ def _files(tmp_path, monkeypatch):
         ("whole.npz, logits: must be float16, float32 or float64, got int64", "evaluate whole.npz"),
         ("empty.npz, logits: there are no images", "evaluate empty.npz"),
         ("must have shape (images, classes, ...) for images, got (3, 3, 0, 9)", "evaluate flat.npz"),
-        ("split.npz, split: files of images have no splits", "evaluate split.npz"),
-        ("weights.npz, weights: files of images have no weights", "evaluate weights.npz"),
+        ("split.npz, split: does not work with images: write one file per split", "evaluate split.npz"),
+        ("weights.npz, weights: does not work with images: leave it out with --ignore weights", "evaluate weights.npz"),
         ("fortran.npz, logits: is in Fortran order", "evaluate fortran.npz"),
         ("class_names: must have one name for each of 3 classes", "evaluate named.npz"),
         ("axis must not be the axis of the images, 0", "evaluate val.npz --axis 0"),
@@ -137,6 +138,10 @@ def test_damaged_files_are_reported(capsys):
 
 def test_rows_of_images_are_rejected_in_python():
     logits, labels = draw(4, size=(8, 8))
+    with pytest.raises(
+        PredictionsError, match=r"val.npz, logits: must have shape \(rows, classes\).*: for images, use"
+    ):
+        Predictions.read("val.npz")
     fitted = TemperatureScaling().fit(np.eye(3), [0, 1, 2])
     for call in (
         lambda: refocal.evaluate(logits, labels),

@@ -89,9 +89,9 @@ def image_axis(value: Any, array: Array, name: str) -> int:
     return place
 
 
-def image_hint(array: Array) -> str:
+def image_hint(shape: tuple[int, ...]) -> str:
     """The end of a message about a wrong shape: what takes arrays with more than two axes."""
-    if array.ndim <= 2:
+    if len(shape) <= 2:
         return ""
     return ": for images, use refocal.segmentation, whose intervals take an image, not a pixel, for the sample"
 

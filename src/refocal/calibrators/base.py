@@ -281,7 +281,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             given = X = given.reshape(-1, 1)
         rows = to_numpy(given, "X")
         if rows.ndim > 2:
-            msg = f"X must have shape (N, K), or (N,) for two classes, got {rows.shape}{_check.image_hint(rows)}"
+            msg = f"X must have shape (N, K), or (N,) for two classes, got {rows.shape}{_check.image_hint(rows.shape)}"
             raise ValueError(msg)
         scores = check_array(rows, dtype=(np.float64, np.float32), ensure_all_finite=False)
         self._check_finite(scores, reset=reset)

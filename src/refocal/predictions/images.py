@@ -43,7 +43,6 @@ class ImageFile:
         input: Whether scores are logits or probs.
         shape: The shape of the scores, with the images on axis 0.
         axis: The axis of the classes, counted from the first.
-        itemsize: The number of bytes of a score.
         class_names: The names of the classes, if the file has them.
         has_labels: Whether there are labels.
     """
@@ -52,7 +51,6 @@ class ImageFile:
     input: Input
     shape: tuple[int, ...]
     axis: int
-    itemsize: int
     class_names: tuple[str, ...] | None
     has_labels: bool
     _choice: ColumnChoice = field(repr=False)
@@ -78,17 +76,12 @@ class ImageFile:
                 message = "there are no images"
                 raise place.error(message, column=scores.name)
             at = _check.image_axis(axis, np.broadcast_to(np.float32(0), scores.shape), scores.name)
-            names = None
-            if "class_names" in opened.infos:
-                member = opened.member("class_names")
-                checks.check_text(np.empty(0, dtype=member.dtype), member.name, place, longest=NAME_LENGTH)
-                checks.check_names_shape(member.shape, max(2, scores.shape[at]), place)
-                names = checks.check_class_names(read_names(member, place), max(2, scores.shape[at]), place)
+            names = _read_class_names(opened, max(2, scores.shape[at]))
             if labels is not None:
                 _check_labels(labels, scores.shape[:at] + scores.shape[at + 1 :], place)
-            for use, name in (("splits", columns_used.split), ("weights", columns_used.weight)):
+            for name, instead in ((columns_used.split, "write one file per split, or "), (columns_used.weight, "")):
                 if name is not None:
-                    message = f"files of images have no {use}: leave it out with --ignore {name}"
+                    message = f"does not work with images: {instead}leave it out with --ignore {name}"
                     raise place.error(message, column=name)
             for member in filter(None, (scores, labels)):
                 if member.fortran:
@@ -101,7 +94,6 @@ class ImageFile:
                 columns_used.input,
                 scores.shape,
                 at,
-                scores.dtype.itemsize,
                 names,
                 labels is not None,
                 choice,
@@ -180,6 +172,15 @@ def write_images(path: str | os.PathLike[str], like: ImageFile, *, overwrite: bo
 def _open_members(opened: Archive) -> tuple[Member, Member | None]:
     label = opened.columns.label
     return opened.member(opened.columns.columns[0]), None if label is None else opened.member(label)
+
+
+def _read_class_names(opened: Archive, classes: int) -> tuple[str, ...] | None:
+    if "class_names" not in opened.infos:
+        return None
+    member = opened.member("class_names")
+    checks.check_text(np.empty(0, dtype=member.dtype), member.name, opened.place, longest=NAME_LENGTH)
+    checks.check_names_shape(member.shape, classes, opened.place)
+    return checks.check_class_names(read_names(member, opened.place), classes, opened.place)
 
 
 def _check_labels(labels: Member, shape: tuple[int, ...], place: Place) -> None:

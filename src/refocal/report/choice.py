@@ -8,6 +8,7 @@ from typing import Any
 
 from refocal.report.words import GIVEN, format_number, lower_title
 
+_CROSS_VALIDATED = "cross-validated NLL"
 _SMALLEST = 0.0001  # smaller differences are not written out
 
 
@@ -52,11 +53,11 @@ class Choice:
 
     methods: tuple[CrossValidated, ...]
     chosen: CrossValidated
-    score: str = "cross-validated NLL"
+    score: str = _CROSS_VALIDATED
 
     @classmethod
     def of(
-        cls, results: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]], *, score: str = score
+        cls, results: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]], *, score: str = _CROSS_VALIDATED
     ) -> Choice:
         """Read the results of an `AutoCalibrator`, given the name and title of each candidate."""
         methods = [
