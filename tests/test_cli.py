@@ -536,7 +536,7 @@ def test_help_has_examples_and_exit_status(command, capsys):
 
 
 def test_defaults_in_help_are_those_of_the_signatures():
-    assert check_defaults(build_parser()) == 11
+    assert check_defaults(build_parser()) == 14
 
 
 def test_help_lists_every_method():

@@ -95,7 +95,7 @@ ROOMS = {
     | {"refocal.predictions", "refocal.report", "refocal.scale"}
     | BASE,
     "segmentation": {"numpy", "scipy", "sklearn", "rich", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
-    | {"refocal.scale", "refocal.segmentation"}
+    | {"refocal.report", "refocal.scale", "refocal.segmentation"}
     | BASE,
     "detection": {"numpy", "rich", "scipy", "refocal.stats", "refocal.metrics", "refocal.calibrators", "refocal.report"}
     | {"refocal.detection"}

@@ -214,7 +214,7 @@ class AutoCalibrator(Calibrator):
             held_out.append(mix_held_out(held_out, share, columns, sizes, scoring=self.scoring, least_uniform=least))
             names.append(MIXTURE)
             parameters.append(float(np.array(parameters)[shares > 0].sum()) + np.count_nonzero(shares))
-        compared = compare(held_out, held_counts, np.array(parameters))
+        compared = compare(np.array([each.scores for each in held_out]), held_counts, np.array(parameters))
         self.best_index_ = next(row["index"] for row in compared if row["chosen"])
         if self.combine == "select":
             shares[self.best_index_] = 1.0

@@ -279,7 +279,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         one_column = reset or getattr(self, "n_features_in_", 1) == 1
         if one_column and getattr(given, "ndim", None) == 1:
             given = X = given.reshape(-1, 1)
-        scores = check_array(to_numpy(given, "X"), dtype=(np.float64, np.float32), ensure_all_finite=False)
+        rows = to_numpy(given, "X")
+        if rows.ndim > 2:
+            msg = f"X must have shape (N, K), or (N,) for two classes, got {rows.shape}{_check.image_hint(rows.shape)}"
+            raise ValueError(msg)
+        scores = check_array(rows, dtype=(np.float64, np.float32), ensure_all_finite=False)
         self._check_finite(scores, reset=reset)
         if reset or hasattr(self, "n_features_in_"):
             validate_data(self, X if is_frame(X) else scores, reset=reset, skip_check_array=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from refocal.cli import detections
+from refocal.cli import detections, segmentation
 from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force
 
 _EXAMPLES = """\
 refocal apply cal.json new.parquet --out probs.parquet
 refocal apply cal.json customers.csv --prob churn_probability --out calibrated.csv    # keeps the other columns
 refocal apply cal.json boxes.json --out calibrated.json    # of a detector; all other fields stay as they are
+refocal apply cal.json masks.npz --out probs.npz    # of a segmentation network
 refocal apply cal.json 'new/*.parquet' --out probs --engine ray    # run again to resume"""
 
 
@@ -29,6 +30,7 @@ def add_parser(commands: Commands) -> None:
         "--out", metavar="PATH", required=True, help="write the probabilities: a file, or a folder for many files"
     )
     add_columns(command)
+    segmentation.add_options(command, labels=False)
     add_force(command)
     add_engine(command, owner="refocal.scale.application:apply")
 
@@ -44,6 +46,9 @@ def run(options: Namespace) -> None:
 
     if detections.are_boxes(options.files):
         detections.apply(options)
+        return
+    if segmentation.are_asked_for(options, options.files):
+        segmentation.apply(options)
         return
     names_file = Path(options.out).suffix in SUFFIXES["out"]
     is_folder = Path(options.out).is_dir() and not names_file

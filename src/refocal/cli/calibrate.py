@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli import detections, multilabel
+from refocal.cli import detections, multilabel, segmentation
 from refocal.cli.data_sets import given
 from refocal.cli.options import (
     MEASURING_ENGINE,
@@ -38,6 +38,7 @@ refocal calibrate val.csv --holdout 0.3  # or a random part to measure on
 refocal calibrate scores.csv --prob score --loss sigmoid-focal --gamma 2 --alpha 0.25
 refocal calibrate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
 refocal calibrate boxes.json --annotations instances.json --out calibrated.json    # of a detector, COCO files
+refocal calibrate masks.npz --test others.npz --ignore-index 255 --save cal.json    # of a segmentation network
 refocal calibrate 'val/*.parquet' --test 'test/*.parquet' --save cal.json --engine ray"""
 _METHODS = (
     "auto, mixture, posterior, temperature, focal-temperature, ensemble, vector, matrix, dirichlet, platt, beta, "
@@ -46,7 +47,7 @@ _METHODS = (
 _SIGMOID = multilabel.SIGMOID
 _LOSSES = ("focal", _SIGMOID)
 _NEAR = 0.4  # how similar a word must be to the name of a loss that it may mean
-_HELD_OUT = 0.3  # of data that are too large to be cross-fitted
+_HELD_OUT = 0.3  # of images, and of data that are too large to be cross-fitted
 
 
 def add_parser(commands: Commands) -> None:
@@ -73,7 +74,7 @@ def add_parser(commands: Commands) -> None:
         "--seed",
         type=int,
         owner="refocal.report.cross_fitting:cross_calibrate",
-        help="seed that divides VAL, and that chooses rows of files larger than --memory",
+        help="seed that divides VAL, that chooses rows of files larger than --memory, and that resamples images",
     )
     command.add_argument(
         "--gamma",
@@ -104,6 +105,7 @@ def add_parser(commands: Commands) -> None:
     group.add_argument(
         "--test-annotations", metavar="FILE", help="COCO annotations of the images of --test (default: --annotations)"
     )
+    segmentation.add_options(command, more=f"; without --test, {100 * _HELD_OUT:g}% of the images are held out")
     add_questions(command)
     add_force(command)
     add_memory(command)
@@ -124,6 +126,10 @@ def run(options: Namespace) -> None:
         _reject_holdout(options)
     if detections.are_asked_for(options, [options.val, *filter(None, [options.test])]):
         detections.calibrate(options, _read_settings(options, is_multilabel=False))
+        return
+    if segmentation.are_asked_for(options, [options.val, *filter(None, [options.test])]):
+        share = _HELD_OUT if options.holdout is None else options.holdout
+        segmentation.calibrate(options, _read_settings(options, is_multilabel=False), share=share)
         return
     settings = _read_settings(options, is_multilabel=options.task == "multilabel")
     val = find_source([options.val])
@@ -153,7 +159,7 @@ def run(options: Namespace) -> None:
         progress.step(f"reading {val.name}")
         carry = bool(options.out) or options.slice or False
         first, second = read_val_and_test(val, test, choose_columns(options), carry=carry)
-        _check_loss(options, 1 if is_multilabel else max([1, *first.scores.shape[1:]]))
+        multilabel.check_loss(options, 1 if is_multilabel else max([1, *first.scores.shape[1:]]))
         if second is not None:
             _reject_holdout(options)
             outcome = fit_and_measure(first, second, settings, source, progress.step, ask=ask)
@@ -185,7 +191,7 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     reader = _open_val(options, val, test)
     with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
         fitted, measured, protocol = _divide(options, running, reader, val, test, seed=seed)
-        _check_loss(options, fitted.reader.form.columns)
+        multilabel.check_loss(options, fitted.reader.form.columns)
         selection, report = select_and_report(
             running,
             fitted,
@@ -237,15 +243,6 @@ def _divide(
         return whole.cut(share, 1.0, seed=seed), whole.cut(0.0, share, seed=seed), protocol
     _reject_holdout(options)
     return Rows(files, replace(reader, split="val")), Rows(files, replace(reader, split="test")), ""
-
-
-def _check_loss(options: Namespace, columns: int) -> None:
-    if options.loss == _SIGMOID and columns > 1:
-        msg = (
-            f"--loss {_SIGMOID} is for scores of one column, the log-odds or the probability of class 1, or for "
-            f"multi-label predictions, got {columns} columns and one class per row"
-        )
-        raise ValueError(msg)
 
 
 def _reject_holdout(options: Namespace) -> None:

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli import detections, multilabel
+from refocal.cli import detections, multilabel, segmentation
 from refocal.cli.options import (
     MEASURING_ENGINE,
     Commands,
@@ -34,6 +34,7 @@ refocal evaluate both.npz                # each of its splits; --split test for 
 refocal evaluate first.npz second.npz    # side by side, with a paired test
 refocal evaluate tags.csv --label 'label_*' --prob 'prob_*'    # multi-label
 refocal evaluate boxes.json --annotations instances.json --iou 0.5    # of a detector, COCO files
+refocal evaluate masks.npz --ignore-index 255    # of a segmentation network
 refocal evaluate 'preds/*.parquet' --engine ray --address auto"""
 
 
@@ -50,10 +51,11 @@ def add_parser(commands: Commands) -> None:
         "--seed",
         type=int,
         owner="refocal.scale.measuring:evaluate",
-        help="seed that chooses rows of files larger than --memory",
+        help="seed that chooses rows of files larger than --memory, and resamples images",
     )
     add_columns(command)
     detections.add_options(command, owner="refocal.detection.evaluation:evaluate")
+    segmentation.add_options(command)
     add_questions(command)
     add_force(command)
     add_memory(command)
@@ -70,6 +72,9 @@ def run(options: Namespace) -> None:
     check_numbers(options)
     if detections.are_asked_for(options, options.files):
         detections.evaluate(options)
+        return
+    if segmentation.are_asked_for(options, options.files):
+        segmentation.evaluate(options)
         return
     if options.task == "multilabel":
         multilabel.reject_options(options)

@@ -50,3 +50,13 @@ def read_loss(options: Namespace) -> dict[str, Any]:
         )
         raise ValueError(msg)
     return {"gamma": options.gamma, "alpha": _check.share(options.alpha, "alpha")}
+
+
+def check_loss(options: Namespace, columns: int) -> None:
+    """Reject a loss of one sigmoid for scores of several columns and one class per row."""
+    if options.loss == SIGMOID and columns > 1:
+        msg = (
+            f"--loss {SIGMOID} is for scores of one column, the log-odds or the probability of class 1, or for "
+            f"multi-label predictions, got {columns} columns and one class per row"
+        )
+        raise ValueError(msg)

@@ -72,13 +72,23 @@ def has_answers(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and shape[1] > 1
 
 
-def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, place: Place) -> None:
-    """Check dtype and shape of the scores, which a file declares before its data."""
+def check_scores_dtype(dtype: np.dtype, input: Input, place: Place) -> None:
+    """Check the dtype of the scores, which a file declares before its data."""
     if dtype.kind != "f" or dtype.itemsize > 8:
         message = f"must be float16, float32 or float64, got {dtype}"
         raise place.error(message, column=place.name_scores(input))
+
+
+def describe_look(look: str) -> str:
+    """Say that logits look like probabilities, and how to choose."""
+    return f"look like probabilities: {look}; choose with {name_option('prob')}, or with logit if they are logits"
+
+
+def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, place: Place) -> None:
+    """Check dtype and shape of the scores, which a file declares before its data."""
+    check_scores_dtype(dtype, input, place)
     if len(shape) not in (1, 2) or 0 in shape[1:]:
-        message = f"must have shape (rows, classes) or (rows,), got {shape}"
+        message = f"must have shape (rows, classes) or (rows,), got {shape}{_check.image_hint(shape)}"
         raise place.error(message, column=place.name_scores(input))
     if shape[0] == 0:
         raise place.no_rows(column=place.name_scores(input))

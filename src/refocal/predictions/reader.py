@@ -158,10 +158,7 @@ def check_blocks(
         rows = columns._replace(scores=scores, labels=labels)
         checked = checks.check_columns(rows, opened.input, place, multilabel=multilabel)
         if opened.input == "logits" and choice.logit is None and (look := _find_look(checked, multilabel=multilabel)):
-            message = (
-                f"look like probabilities: {look}; choose with {name_option('prob')}, or with logit if they are logits"
-            )
-            raise place.error(message, column=place.name_scores("logits"))
+            raise place.error(checks.describe_look(look), column=place.name_scores("logits"))
         classes = checked.scores.shape[1:]
         if form is None and class_names is not None:
             expected = checks.count_classes(checked.scores.shape, multilabel=multilabel)

@@ -8,12 +8,13 @@ from typing import Any
 
 from refocal.report.words import GIVEN, format_number, lower_title
 
+_CROSS_VALIDATED = "cross-validated NLL"
 _SMALLEST = 0.0001  # smaller differences are not written out
 
 
 @dataclass(frozen=True)
 class CrossValidated:
-    """A method and its score on rows that it was not fitted to.
+    """A method and its score, on rows that it was not fitted to unless the `Choice` says otherwise.
 
     Attributes:
         name: Its short name.
@@ -47,13 +48,17 @@ class Choice:
     Attributes:
         methods: All methods, the lowest NLL first.
         chosen: The one that the rule takes.
+        score: What the methods are compared by.
     """
 
     methods: tuple[CrossValidated, ...]
     chosen: CrossValidated
+    score: str = _CROSS_VALIDATED
 
     @classmethod
-    def of(cls, results: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]]) -> Choice:
+    def of(
+        cls, results: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]], *, score: str = _CROSS_VALIDATED
+    ) -> Choice:
         """Read the results of an `AutoCalibrator`, given the name and title of each candidate."""
         methods = [
             CrossValidated(
@@ -67,7 +72,7 @@ class Choice:
             for result in results
         ]
         taken = next(place for place, result in enumerate(results) if result["chosen"])
-        return cls(tuple(methods), methods[taken])
+        return cls(tuple(methods), methods[taken], score)
 
     @property
     def best(self) -> CrossValidated:
@@ -89,14 +94,14 @@ class Choice:
         start = "The scores as given were kept" if given else f"{chosen.title} was chosen"
         it, its, has = ("they", "their", "have") if given else ("it", "its", "has")
         if chosen != best:
-            reason = f"{its} cross-validated NLL is within one standard error of the lowest"
+            reason = f"{its} {self.score} is within one standard error of the lowest"
             beside = f"{best.phrase}, {format_number(best.nll)}; difference {_difference(chosen)}"
             fewest = (
                 f"of such methods {it} {has} the fewest parameters ({chosen.parameters:.0f} instead of "
                 f"{best.parameters:.0f})"
             )
         else:
-            reason = f"{it} {has} the lowest cross-validated NLL"
+            reason = f"{it} {has} the lowest {self.score}"
             beside = format_number(best.nll)
             if len(self.methods) > 1:
                 following = self.methods[1]

@@ -176,13 +176,14 @@ class HeldOutRows(NamedTuple):
     protocol: str
 
 
-def hold_out(rows: int, share: float, *, seed: int = 0) -> HeldOutRows:
+def hold_out(rows: int, share: float, *, seed: int = 0, unit: str = "rows") -> HeldOutRows:
     """Divide rows at random into some to fit to and some to measure on.
 
     Args:
         rows: Number of rows.
         share: The part to measure on, between 0 and 1.
         seed: Seed that chooses the rows.
+        unit: What the rows are, in the plural.
 
     Example:
         >>> hold_out(10, 0.3).protocol
@@ -191,11 +192,11 @@ def hold_out(rows: int, share: float, *, seed: int = 0) -> HeldOutRows:
     check_holdout(share)
     measured = round(share * rows)
     if not 0 < measured < rows:
-        msg = f"holdout must leave rows on both sides, got {share:g} of {rows} rows"
+        msg = f"holdout must leave {unit} on both sides, got {share:g} of {rows} {unit}"
         raise ValueError(msg)
     order = np.random.default_rng(_check.seed(seed, "seed")).permutation(rows)
     protocol = (
-        f"Measured on {measured:,} rows held out at random, {100 * share:.3g}% of all (seed {seed}). "
-        f"The calibrator is fitted to the other {rows - measured:,} rows."
+        f"Measured on {measured:,} {unit} held out at random, {100 * share:.3g}% of all (seed {seed}). "
+        f"The calibrator is fitted to the other {rows - measured:,} {unit}."
     )
     return HeldOutRows(np.sort(order[measured:]), np.sort(order[:measured]), protocol)

@@ -80,7 +80,8 @@ def read_scores(scores: ArrayLike, names: Sequence[str] | None) -> np.ndarray:
     array = to_array(scores, "scores")
     rows = to_numpy(array, "scores")
     if rows.ndim not in (1, 2) or len(rows) == 0:
-        msg = f"scores must have shape (N, K), or (N,) for two classes, with N >= 1, got {rows.shape}"
+        shapes = "(N, K), or (N,) for two classes, with N >= 1"
+        msg = f"scores must have shape {shapes}, got {rows.shape}{_check.image_hint(rows.shape)}"
         raise ValueError(msg)
     if rows.dtype.kind not in "iuf":
         msg = f"scores must be real numbers, got {rows.dtype}"

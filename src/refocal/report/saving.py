@@ -48,6 +48,10 @@ def write_json(report: Any) -> str:
 
 def _to_plain(value: Any) -> Any:
     """Convert a record to values that JSON can hold."""
+    if hasattr(value, "_asdict"):  # a NamedTuple
+        value = value._asdict()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if dataclasses.is_dataclass(value):
         written = (each for each in dataclasses.fields(value) if each.metadata.get("json", True))
         return {each.name: _to_plain(getattr(value, each.name)) for each in written}

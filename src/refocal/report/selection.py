@@ -274,17 +274,7 @@ def calibrate(
     Reference: Charoenphakdee et al. (2021), Secs. 5 and 6.1; Komisarenko and Kull (2024), Secs. 4.2 and 5.
     """
     _check.one_of(method, "method", METHODS)
-    if gamma is not None:
-        gamma = _check.scalar_gamma(gamma)
-    elif weight is not None or label_smoothing or detached:
-        msg = (
-            "weight, label_smoothing and detached describe a training loss whose gamma must be given, too: 0 for "
-            "cross-entropy"
-        )
-        raise ValueError(msg)
-    if method == "posterior" and gamma is None:
-        msg = "method='posterior' needs gamma, the focusing parameter that the network was trained with"
-        raise ValueError(msg)
+    gamma = check_loss(gamma, weight, label_smoothing, detached=detached, method=method)
     given = TestData.of(scores, labels, sample_weight, class_names=class_names)
     kind = resolve_input(input, given.scores)
     indices = _class_indices(given.labels, given.scores.shape)
@@ -342,6 +332,24 @@ def calibrate(
         "fitted_samples": samples,
     }
     return Selection(chosen, tuple(candidates), gamma, kind, choice, given.class_names, freeze(told))
+
+
+def check_loss(
+    gamma: float | None, weight: ClassWeights, label_smoothing: float, *, detached: bool, method: str
+) -> float | None:
+    """Check that gamma is given if other settings of the training loss, or the method, need it, and return it."""
+    if gamma is not None:
+        return _check.scalar_gamma(gamma)
+    if weight is not None or label_smoothing or detached:
+        msg = (
+            "weight, label_smoothing and detached describe a training loss whose gamma must be given, too: 0 for "
+            "cross-entropy"
+        )
+        raise ValueError(msg)
+    if method == POSTERIOR:
+        msg = "method='posterior' needs gamma, the focusing parameter that the network was trained with"
+        raise ValueError(msg)
+    return None
 
 
 def _class_indices(labels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -15,7 +15,7 @@ from refocal.calibrators import Calibrator, FocalPosterior, FocalTemperatureScal
 from refocal.calibrators.objectives import reject_weights
 from refocal.predictions import ColumnChoice
 from refocal.scale.engines import Engine, EngineName, Folder, Progress, open_engine
-from refocal.scale.likelihood import NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
+from refocal.scale.likelihood import MOST_PASSES, NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
 from refocal.scale.parts import Block, FileSource, Paths, RowReader, find_files, require_form
 from refocal.stats.binning import BINS, Bins
 
@@ -97,9 +97,10 @@ def learn_by_passes(
     *,
     input: Input,
     files: int,
+    most_passes: int = MOST_PASSES,
 ) -> None:
     """Fit by Newton's method, with one pass over the source for each evaluation; see `PartitionedLikelihood`."""
-    likelihood = PartitionedLikelihood(engine, source, input=input, files=files)
+    likelihood = PartitionedLikelihood(engine, source, input=input, files=files, most_passes=most_passes)
     if likelihood.floor is not None:
         calibrator.floor_ = likelihood.floor
     calibrator.learn(likelihood)

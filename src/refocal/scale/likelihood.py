@@ -59,22 +59,25 @@ class Outline(NamedTuple):
 
 
 class PartitionedLikelihood:
-    """The `Likelihood` of rows that an engine reads. Each evaluation takes one pass; there are at most ten.
+    """The `Likelihood` of rows that an engine reads. Each evaluation takes one pass.
 
     Args:
         engine: The engine that runs the passes.
         source: What the engine folds: for files the result of `engine.hold`.
         input: "logits" or "probs".
         files: Number of files, or 1 if the blocks come in one stream.
+        most_passes: The most passes; one more is an error.
 
     Attributes:
         passes: The number of passes so far.
         floor: The floor of probabilities, chosen by the sample of rows; None if the scores are logits.
     """
 
-    def __init__(self, engine: Folder, source: Any, *, input: Input, files: int) -> None:
+    def __init__(
+        self, engine: Folder, source: Any, *, input: Input, files: int, most_passes: int = MOST_PASSES
+    ) -> None:
         self._engine, self._source = engine, source
-        self.passes = 0
+        self.passes, self._most_passes = 0, most_passes
         found = self._pass(partial(outline_block, input=input, files=files), Outline.merge)
         if found is None:
             raise ValueError(NO_ROWS)
@@ -120,8 +123,8 @@ class PartitionedLikelihood:
         return means
 
     def _pass(self, run: Any, merge: Any) -> Any:
-        if self.passes == MOST_PASSES:
-            msg = f"no optimum found in {MOST_PASSES} passes over the data: fit to fewer rows in memory instead"
+        if self.passes == self._most_passes:
+            msg = f"no optimum found in {self._most_passes} passes over the data: fit to fewer rows in memory instead"
             raise RuntimeError(msg)
         self.passes += 1
         return self._engine.fold(self._source, run, merge, what=f"fitting, pass {self.passes}")

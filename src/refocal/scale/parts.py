@@ -92,13 +92,7 @@ class Form(NamedTuple):
 
     def check_input(self, calibrator: Calibrator) -> None:
         """Reject a calibrator for scores of another kind or number of columns."""
-        if calibrator.input_ != self.input:
-            msg = f"the calibrator takes {calibrator.input_}, but {self.file} holds {self.input}"
-            raise ValueError(msg)
-        expected = getattr(calibrator, "n_features_in_", self.columns)
-        if expected != self.columns:
-            msg = f"{self.file} has {self.columns} columns of scores, but the calibrator was fitted to {expected}"
-            raise ValueError(msg)
+        check_match(calibrator, self.file, input=self.input, columns=self.columns)
 
     def _describe(self) -> str:
         weights = " with weights" if self.weighted else " without weights"
@@ -298,6 +292,19 @@ def check_calibrator(calibrator: object) -> None:
     if not isinstance(calibrator, Calibrator):
         msg = f"calibrator must be a fitted calibrator of refocal.calibrators, got {calibrator!r}"
         raise TypeError(msg)
+
+
+def check_match(
+    calibrator: Calibrator, file: str | os.PathLike[str], *, input: Input, columns: int, what: str = "columns"
+) -> None:
+    """Reject a calibrator for scores of another kind or number of columns than those of a file."""
+    if calibrator.input_ != input:
+        msg = f"the calibrator takes {calibrator.input_}, but {file} holds {input}"
+        raise ValueError(msg)
+    expected = getattr(calibrator, "n_features_in_", columns)
+    if expected != columns:
+        msg = f"{file} has {columns} {what} of scores, but the calibrator was fitted to {expected}"
+        raise ValueError(msg)
 
 
 def check_finite(

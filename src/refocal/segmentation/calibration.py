@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from refocal.segmentation.images import ImageBatch
 from refocal.segmentation.summary import ClassCalibration, RegionCalibration, SegmentationSummary
 from refocal.stats.binning import Bins
 from refocal.stats.image_means import bound_mean
+
+if TYPE_CHECKING:
+    from refocal.calibrators import Calibrator
 
 _INTERIOR, _BOUNDARY = range(REGIONS)
 
@@ -41,6 +44,8 @@ class SegmentationCalibration:
             memory.
         bins: Number of bins of equal width.
         input: "logits" or "probs". None for logits; scores that look like probabilities are then rejected.
+        calibrator: A fitted calibrator, whose probabilities are then measured in place of those of the scores. It knows
+            what scores it takes, so leave out `input`.
 
     Example:
         >>> import numpy as np
@@ -66,6 +71,7 @@ class SegmentationCalibration:
         classwise: bool = True,
         bins: int = BINS,
         input: Input | None = None,
+        calibrator: Calibrator | None = None,
     ) -> None:
         self.classes = _check.count(classes, "classes", least=2)
         self.axis = _check.whole(axis, "axis")
@@ -74,6 +80,10 @@ class SegmentationCalibration:
         self.classwise = bool(classwise)
         self.bins = _check.count(bins, "bins")
         self.input = optional_input_word(input)
+        self.calibrator = calibrator
+        if calibrator is not None:
+            _check_calibrator(calibrator, input)
+            self.input = calibrator.input_
         empty = self._empty()
         self._bins, self._class_bins = empty.bins, empty.classes  # sums over all images
         self._totals: list[np.ndarray] = []  # of each image, (5, REGIONS)
@@ -98,8 +108,12 @@ class SegmentationCalibration:
         near = near.reshape(len(near), -1)
         found = [self._empty() for _ in range(len(near))]
         for image, places, block in batch.parts():
-            resolve_input(self.input, block.scores)
-            found[image].add(block, near[image, places], is_logits=kind == "logits")
+            if self.calibrator is None:
+                resolve_input(self.input, block.scores)
+                found[image].add(block, near[image, places], is_logits=kind == "logits")
+            else:  # log-probabilities are logits, too, and do not underflow
+                mapped = block._replace(scores=self.calibrator.predict_log_proba(block.scores))
+                found[image].add(mapped, near[image, places], is_logits=True)
         for sums in found:
             self._add(sums)
 
@@ -164,6 +178,11 @@ class SegmentationCalibration:
             classes=by_class[1] if by_class else None,
         )
 
+    def image_nll(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sum of the NLL over the pixels of each image, and their number, both (N,)."""
+        totals = PixelTotals(*np.array(self._totals).reshape(-1, len(PixelTotals._fields), REGIONS).sum(axis=2).T)
+        return totals.nll, totals.pixels
+
     def _measure_classes(self, pixels: np.ndarray, **settings: Any) -> tuple[Interval, tuple[ClassCalibration, ...]]:
         assert self._class_bins is not None
         sums, residuals = Bins(*self._class_bins), np.array(self._class_residuals)
@@ -193,7 +212,21 @@ class SegmentationCalibration:
 
     def _settings(self) -> dict[str, Any]:
         names = ("classes", "ignore_index", "boundary", "classwise", "bins", "input")
-        return {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names}
+        if self.calibrator is not None:
+            from refocal.calibrators.files import digest
+
+            settings["calibrator"] = f"{type(self.calibrator).__name__}, {digest(self.calibrator)[:8]}"
+        return settings
+
+
+def _check_calibrator(calibrator: object, input: Input | None) -> None:
+    from refocal.scale.parts import check_calibrator
+
+    check_calibrator(calibrator)
+    if input is not None:
+        msg = f"input must be left out if a calibrator is given, which knows what scores it takes, got {input!r}"
+        raise ValueError(msg)
 
 
 def _measure_region(

@@ -18,14 +18,15 @@ from refocal.segmentation.images import ImageBatch
 
 T = TypeVar("T")
 C = TypeVar("C", bound=TemperatureScaling | FocalTemperatureScaling)
+_MOST_PASSES = 50  # far more than are needed unless the labels are separable
 Batches = Iterable[tuple[ArrayLike, ArrayLike]]  # pairs of scores and labels
 
 
 def fit(calibrator: C, batches: Batches, *, axis: int = 1, ignore_index: int | None = None) -> C:
     """Fit temperature or focal temperature scaling to all pixels of a data set that does not fit into memory.
 
-    Newton's method takes one pass over the batches for each evaluation, at most ten. The result is that of a fit to all
-    pixels in memory. For other calibrators, fit to the pixels that `to_rows` draws.
+    Newton's method takes one pass over the batches for each evaluation, usually ten or fewer. The result is that of a
+    fit to all pixels in memory. For other calibrators, fit to the pixels that `to_rows` draws.
 
     Args:
         calibrator: `TemperatureScaling` by NLL, or `FocalTemperatureScaling` by Newton's method. It is not changed.
@@ -54,7 +55,7 @@ def fit(calibrator: C, batches: Batches, *, axis: int = 1, ignore_index: int | N
         raise TypeError(msg)
     result: C = clone(calibrator)
     source = _Blocks(result, batches, axis=axis, ignore_index=ignore_index)
-    learn_by_passes(_BlockFolder(), source, result, input=result.input_, files=1)
+    learn_by_passes(_BlockFolder(), source, result, input=result.input_, files=1, most_passes=_MOST_PASSES)
     assert source.channels is not None  # without pixels, there was an error
     result.n_features_in_, result.classes_ = source.channels, np.arange(max(2, source.channels))
     return result

@@ -79,12 +79,4 @@ class ImageBatch:
 
 def classes_first(array: Any, axis: int) -> Any:
     """Check the axis of the classes and move it to axis 1, as (N, K, ...)."""
-    if getattr(array, "ndim", 0) < 3:
-        shape = tuple(array.shape) if hasattr(array, "shape") else type(array).__name__
-        msg = f"scores must have shape (N, classes, ...) with one spatial axis or more, got {shape}"
-        raise ValueError(msg)
-    place = _check.axis(axis, array, "scores")
-    if place == 0:
-        msg = f"axis must not be the axis of the images, 0, got {axis}"
-        raise ValueError(msg)
-    return move_axis(array, place, 1, xp=namespace(array))
+    return move_axis(array, _check.image_axis(axis, array, "scores"), 1, xp=namespace(array))

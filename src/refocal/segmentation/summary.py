@@ -75,6 +75,12 @@ class SegmentationSummary:
     classwise_ece: Interval | None
     classes: tuple[ClassCalibration, ...] | None
 
+    def to_json(self) -> str:
+        """Serialize the measures in ASCII, with a schema version. NaN and infinite numbers become null."""
+        from refocal.report.saving import write_json
+
+        return write_json(self)
+
     def __rich__(self) -> RenderableType:
         """The tables that `rich.print` shows."""
         from refocal.segmentation.table import build_tables

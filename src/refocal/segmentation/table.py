@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from refocal.metrics.measure_record import Interval
+from refocal.report import words
+from refocal.report.terminal import Sentence, write_text
+from refocal.segmentation.comparison import SegmentationComparison
 from refocal.segmentation.summary import SegmentationSummary
 
 _MEASURES = {
@@ -17,12 +22,21 @@ _MEASURES = {
 }
 
 
-def build_tables(summary: SegmentationSummary) -> RenderableType:
-    """Build a table of the regions and, if classes were measured, one of the classes."""
+def build_tables(
+    summary: SegmentationSummary, *, source: str = "", class_names: Sequence[str] | None = None
+) -> RenderableType:
+    """Build a table of the regions and, if classes were measured, one of the classes.
+
+    Args:
+        summary: The measures.
+        source: The name of the images, for the title.
+        class_names: One name per class; None for numbers.
+    """
     level = f"{100 * summary.level:g}% limits over {summary.images:,} images"
     named = {name: getattr(summary, name) for name in ("overall", "boundary", "interior")}
     found = {name: region for name, region in named.items() if region is not None}
-    regions = Table("pixels", title=f"Calibration of pixels, {level}")
+    title = f"{source}: {level}" if source else f"Calibration of pixels, {level}"
+    regions = Table("pixels", title=write_text(title))
     for name, region in found.items():
         regions.add_column(f"{name}\n{region.pixels:,}", justify="right")
     for measure, title in _MEASURES.items():
@@ -33,9 +47,28 @@ def build_tables(summary: SegmentationSummary) -> RenderableType:
     for title in ("frequency", "mean probability", "ECE"):
         classes.add_column(title, justify="right")
     for number, each in enumerate(summary.classes):
-        classes.add_row(str(number), f"{each.frequency:.4f}", f"{each.probability:.4f}", _write(each.ece))
+        name = str(number) if class_names is None else class_names[number]
+        classes.add_row(write_text(name), f"{each.frequency:.4f}", f"{each.probability:.4f}", _write(each.ece))
     classes.add_row("mean", "", "", _write(summary.classwise_ece))
     return Group(regions, classes)
+
+
+def build_comparison(comparison: SegmentationComparison) -> RenderableType:
+    """Build a table of calibrators that were measured on the same images."""
+    first = comparison.given.summary
+    about = f"{first.overall.pixels:,} pixels, {100 * first.level:g}% limits over {first.images:,} images"
+    table = Table("method", title=write_text(f"{comparison.source}: {about}"))
+    for title in ("ECE", "ECE near\nboundaries", "over-\nconfidence", "NLL"):
+        table.add_column(title, justify="right")
+    for method in comparison.methods:
+        overall, boundary = method.summary.overall, method.summary.boundary
+        assert boundary is not None  # a comparison measures it
+        shown = [overall.ece, boundary.ece, overall.overconfidence, overall.nll]
+        mark = "\u00a0←" if method.chosen else ""
+        name = write_text(method.title + mark, words.format_parameters(method.parameters))
+        table.add_row(name, *map(_write, shown), style="bold" if method.chosen else None)
+    notes = [comparison.protocol, f"← recommended: {comparison.chosen.title}", comparison.rule or ""]
+    return Group(table, *map(Sentence, filter(None, notes)))
 
 
 def _write(interval: Interval) -> str:

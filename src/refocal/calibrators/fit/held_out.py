@@ -57,15 +57,14 @@ class HeldOut(NamedTuple):
         return cls(np.einsum("ij,ij->i", joined, joined, dtype=np.float64), np.exp(own), true, joined)
 
 
-def compare(candidates: Sequence[HeldOut], counts: np.ndarray, parameters: np.ndarray) -> list[dict[str, Any]]:
+def compare(scores: np.ndarray, counts: np.ndarray, parameters: np.ndarray) -> list[dict[str, Any]]:
     """Compare candidates by their mean scores, the best first, and mark the one of the one-standard-error rule.
 
     Args:
-        candidates: Their predictions.
+        scores: The score of each candidate on each row, (candidates, n), the lower the better.
         counts: Weights of the rows (n,); a weight of 2 counts as two equal samples.
         parameters: The effective number of parameters of each candidate.
     """
-    scores = np.array([candidate.scores for candidate in candidates])
     samples = counts.sum()
     share = counts / samples
     means = scores @ share
