@@ -21,8 +21,8 @@ _RELATIVE, _ABSOLUTE = 0.05, 0.03
 def run_page(page: Path, capsys: pytest.CaptureFixture[str], *, tutorial: bool = False) -> None:
     """Run the Python code of a page, and compare what it prints with the comments behind `print(...)`.
 
-    A tutorial has more: its shell commands are run as well, and what code or commands print may stand in a block of text
-    right after them, where a line `...` stands for any lines. Numbers need to agree only about.
+    In a tutorial, shell commands are run as well. What code or commands print may stand in a block of text right after
+    them, where a line `...` stands for any lines. Words must be the same there, and numbers about the same.
 
     Args:
         page: A Markdown file.
@@ -62,10 +62,11 @@ def _agree(printed: list[str], said: list[str]) -> bool:
         rest = said[first + 1 :]
         return _agree(printed[:first], said[:first]) and (not rest or _agree(printed[-len(rest) :], rest))
     ours, theirs = " ".join(printed).split(), " ".join(said).split()
-    numbers = zip(_NUMBER.findall(" ".join(ours)), _NUMBER.findall(" ".join(theirs)), strict=False)
+    pairs = zip(_NUMBER.findall(" ".join(ours)), _NUMBER.findall(" ".join(theirs)), strict=False)
     same_words = [_NUMBER.sub("0", word) for word in ours] == [_NUMBER.sub("0", word) for word in theirs]
-    return same_words and all(math.isclose(*map(_value, pair), rel_tol=_RELATIVE, abs_tol=_ABSOLUTE) for pair in numbers)
+    return same_words and all(_are_close(*pair) for pair in pairs)
 
 
-def _value(number: str) -> float:
-    return float(number.replace(",", ""))
+def _are_close(first: str, second: str) -> bool:
+    values = (float(number.replace(",", "")) for number in (first, second))
+    return math.isclose(*values, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
