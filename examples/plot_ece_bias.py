@@ -51,8 +51,8 @@ plt.show()
 # %%
 # Use an interval
 # ---------------
-# `metrics.interval` gives limits that hold the true value with a probability of 95%. They correct for the noise: here
-# each of them begins at 0, so none of these samples speaks against the classifier.
+# `metrics.interval` gives limits that hold the true value in 95 of 100 samples. They correct for the noise. Here all of
+# them begin at 0, so none of these samples speaks against the classifier.
 
 first = [metrics.interval(metrics.ece, *group[0]) for group in samples]
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
