@@ -1,4 +1,4 @@
-"""The table of detectors on docs/which-map.md, checked: where the class losses of transformers settle.
+"""The table of detectors on docs/how-to/which-map.md, checked: where the class losses of transformers settle.
 
 One query stands for a network that can fit anything: it is matched to an object of its class with probability eta, and
 the matched boxes have known IoUs. The test finds the logit at which the gradient of the expected loss is zero, with the

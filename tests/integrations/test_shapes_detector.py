@@ -1,4 +1,4 @@
-"""A detector that is trained here: its scores before and after the map and a calibrator (docs/detection.md)."""
+"""A detector that is trained here: its scores before and after the map and a calibrator (docs/how-to/detection.md)."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_other_losses_of_refocal_fit():
 
 
 def test_a_schedule_follows_the_epochs_by_a_callback(tmp_path):
-    """As docs/hugging-face.md shows it."""
+    """As docs/how-to/hugging-face.md shows it."""
 
     def losses_of(gamma, resumed=None):
         criterion = FocalLoss(gamma)

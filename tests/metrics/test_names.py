@@ -6,7 +6,7 @@ from pathlib import Path
 
 from refocal import metrics
 
-PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/metrics.md").read_text(encoding="utf-8")
 
 
 def test_every_public_name_exists_is_documented_and_on_the_page():

@@ -1,4 +1,4 @@
-"""docs/which-map.md, checked: each public focal loss is minimized numerically and the documented call undoes it.
+"""docs/how-to/which-map.md, checked: each public focal loss is minimized numerically and the documented call undoes it.
 
 A row of free logits stands for a network that can fit anything. The test minimizes its expected loss under a known
 posterior eta. The code block of the page must then return eta, and a plausible wrong call must not. Packages that are
@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 ABSENT = "other packages are not installed: `make test-peers` runs them"
-PAGE = Path(__file__).parents[2] / "docs" / "which-map.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/which-map.md"
 
 EXACT = 1e-5
 FLOAT32 = 1e-3  # for losses that cast their input to float32

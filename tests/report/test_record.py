@@ -16,7 +16,7 @@ from refocal.metrics import diagnosis
 from refocal.report import answers, evaluate_multilabel, multilabel_record, record, saving
 from refocal.report.record import Slider
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "report.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/reference/report.md"
 
 
 def documented_keys():

@@ -99,7 +99,7 @@ def test_the_active_run_of_mlflow(report, mlflow, tmp_path):
 
 
 def test_the_call_on_the_page(report, mlflow):
-    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/report.md").read_text(encoding="utf-8")
     block = re.search(r"```py\n(.*?)```", page, flags=re.DOTALL)[1]
     exec(block.split("\n\n")[0], {"report": report, "mlflow": mlflow})
     found = mlflow.last_active_run()

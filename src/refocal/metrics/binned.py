@@ -52,7 +52,7 @@ def ece(
         bins: Number of bins.
         binning: "equal_width": bins (a, b], with 0 in the first; no sample is dropped. "equal_mass": equally many
             samples per bin, with equal confidences in one bin. "guo2017", "torchmetrics" and "mukhoti2020" reproduce
-            the conventions behind published numbers, with their faults: see docs/metrics.md.
+            the conventions behind published numbers, with their faults: see docs/how-to/metrics.md.
         norm: "l1", "l2" or "max".
         debias: Subtract the plug-in estimate of the bias that noise in a_b causes ("l1" and "l2" only). The square of
             "l2" becomes unbiased; "l1" becomes less biased and can be slightly negative.
