@@ -64,7 +64,8 @@ def measure_size(pixels: int, channels: int) -> None:
     given = (measure(inputs, mean, variance, 0.1, 1e-5), weight, bias)
     outputs = normalize(inputs, *given, residual, "relu")
     for block, warps, stages in TILES:
-        normalization._BLOCK, normalization._WARPS, normalization._STAGES = block, warps, stages
+        normalization._FORWARD = normalization._BACKWARD = (block, stages)
+        normalization._WARPS = warps
         times = (
             time_operation(lambda: measure(inputs, mean, variance, 0.1, 1e-5)),
             time_operation(lambda: normalize(inputs, *given, None, "relu")),

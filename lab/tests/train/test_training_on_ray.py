@@ -18,7 +18,8 @@ import torch
 from made_zoo import write_zoo
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.usefixtures("cluster")
+# on one loaded CPU, each task waits minutes for a worker that imports PyTorch and Matplotlib
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(900)]
 CLUSTER = {"num_cpus": 6, "num_gpus": 1}  # resources as Ray counts them; they need not exist
 
 
@@ -238,7 +239,6 @@ def test_all_reasons_are_told():
         raise_all([OSError("gone"), RuntimeError("diverged"), OSError("gone")])
 
 
-@pytest.mark.timeout(900)  # on one CPU, each task waits for a worker that imports PyTorch and Matplotlib
 def test_figures_are_made_by_tasks(tmp_path, capsys):
     from refocal_lab.cli import main
 

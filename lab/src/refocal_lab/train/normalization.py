@@ -77,19 +77,20 @@ class _Tile(NamedTuple):
     shares: int
 
 
-# benchmarks/normalization.py compares others
-_BLOCK = 4096  # values of a block
+# the fastest on an H200 of those that benchmarks/normalization.py compares
+_FORWARD = (4096, 2)  # values of a block, and stages of the loops over blocks
+_BACKWARD = (2048, 1)
 _SHARES = 512  # programs that compute partial sums, so there are at most as many shares
-_STAGES, _WARPS = 2, 4
+_WARPS = 4
 _MERGED = 8  # channels whose shares one program merges
 
 
-def _divide(values: Tensor) -> _Tile:
+def _divide(values: Tensor, block: int) -> _Tile:
     channels = values.shape[1]
     count = values.numel() // channels
     # as few idle places as possible, then as many neighbors as possible
     width = min((64, 32, 16), key=lambda width: (-(-channels // width) * width, -width))
-    rows = _BLOCK // width
+    rows = block // width
     blocks, columns = -(-count // rows), -(-channels // width)
     each = -(-blocks * columns // _SHARES)  # blocks per program
     return _Tile(rows, width, blocks, columns, -(-blocks // each))
@@ -101,11 +102,12 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
     from refocal_lab.train.kernels import norm
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
-    channels, tile = inputs.shape[1], _divide(inputs)
+    block, stages = _FORWARD
+    channels, tile = inputs.shape[1], _divide(inputs, block)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((2, tile.shares, channels), dtype=torch.float32)
     norm.measure[(tile.columns, tile.shares)](
-        *(inputs, parts, *size), ROWS=tile.rows, WIDTH=tile.width, STAGES=_STAGES, num_warps=_WARPS
+        *(inputs, parts, *size), ROWS=tile.rows, WIDTH=tile.width, STAGES=stages, num_warps=_WARPS
     )
     moments = _empty_moments(inputs)
     norm.merge_moments[(-(-channels // _MERGED),)](
@@ -132,7 +134,7 @@ def normalize(  # noqa: PLR0917
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
     outputs = torch.empty_like(inputs)
-    channels, tile = inputs.shape[1], _divide(inputs)
+    channels, tile = inputs.shape[1], _divide(inputs, _FORWARD[0])
     norm.normalize[(tile.blocks * tile.columns,)](
         *(inputs, moments, weight, bias, residual, outputs, inputs.numel() // channels, channels),
         ACTIVATION=activation,
@@ -160,7 +162,8 @@ def _differentiate(  # noqa: PLR0917
     gradient, inputs = (each.contiguous(memory_format=torch.channels_last) for each in (gradient, inputs))
     after_sum = outputs is not None
     slope, sums, passed = _empty_gradients(inputs, with_residual=after_sum)
-    channels, tile = inputs.shape[1], _divide(inputs)
+    block, stages = _BACKWARD
+    channels, tile = inputs.shape[1], _divide(inputs, block)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((tile.shares, 2, channels), dtype=torch.float32)
     norm.measure_gradient[(tile.columns, tile.shares)](
@@ -169,7 +172,7 @@ def _differentiate(  # noqa: PLR0917
         RESIDUAL=after_sum,
         ROWS=tile.rows,
         WIDTH=tile.width,
-        STAGES=_STAGES,
+        STAGES=stages,
         num_warps=_WARPS,
     )
     norm.merge_sums[(-(-2 * channels // _MERGED),)](
