@@ -7,6 +7,7 @@ value are known for each t. The upward bias is part of that distribution, so it 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -71,9 +72,10 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
     """
     tail = (1 - level) / 2
     value = evidence.value
-    directions = [_Search(direction) for direction in evidence.directions if not direction.is_zero]
-    null = evidence.directions[0].simulate(0.0)
-    noise = max(float(np.ptp(null)), float(np.ptp(evidence.directions[0].simulate(1.0))))
+    null = evidence.directions[0].simulate(0.0)  # a calibrated model is the same in all directions
+    every = [_Search(direction, null) for direction in evidence.directions]
+    directions = [search for search in every if not search.direction.is_zero]
+    noise = max(float(np.ptp(null)), float(np.ptp(every[0].simulate(1.0))))
     if not evidence.unseen and noise <= _NO_NOISE * value:  # resamples that are all alike tell nothing
         return 0.0, evidence.most
     low = 0.0
@@ -82,7 +84,7 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
         for search in directions:
             low = min(low, search.low(value, tail=tail, known=low))
     if low == 0:
-        directions += [_Search(direction) for direction in evidence.unseen if not direction.is_zero]
+        directions += [_Search(direction, null) for direction in evidence.unseen if not direction.is_zero]
     typical = max(value, float(np.median(null)))
     high = -np.inf
     for search in directions:
@@ -95,32 +97,40 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
 class _Search:
     """The search for limits along a direction; simulations are kept."""
 
-    def __init__(self, direction: Direction) -> None:
-        self._direction = direction
-        self._simulate = functools.cache(direction.simulate)
+    def __init__(self, direction: Direction, null: np.ndarray) -> None:
+        self.direction = direction
+        self.simulate = functools.cache(lambda t: null if t == 0 else direction.simulate(t))
         self.is_exhausted = False  # whether even the largest truth was not too large
 
     def low(self, value: float, *, tail: float, known: float) -> float:
         """The smallest truth that shows the value or more with probability `tail`; infinity if it is above `known`."""
 
         def excess(t: float) -> float:
-            return float(np.quantile(self._simulate(t), 1 - tail, method="higher")) - value * (1 - _TOLERANCE)
+            values = self.simulate(t)
+            return _order_statistic(values, math.ceil((len(values) - 1) * (1 - tail))) - value * (1 - _TOLERANCE)
 
-        if np.isfinite(known) and excess(self._direction.place(known)) < 0:
+        if np.isfinite(known) and excess(self.direction.place(known)) < 0:
             return np.inf
-        return self._direction.truth(_bracket(excess, self._direction.find_top(lambda t: excess(t) >= 0))[0])
+        return self.direction.truth(_bracket(excess, self.direction.find_top(lambda t: excess(t) >= 0))[0])
 
     def high(self, value: float, *, tail: float, known: float) -> float:
         """The largest truth that shows the value or less with probability `tail`, or anything below `known`."""
 
         def excess(t: float) -> float:
-            return float(np.quantile(self._simulate(t), tail, method="lower")) - value * (1 + _TOLERANCE) - _ROUNDING
+            values = self.simulate(t)
+            smallest = _order_statistic(values, math.floor((len(values) - 1) * tail))
+            return smallest - value * (1 + _TOLERANCE) - _ROUNDING
 
-        if np.isfinite(known) and excess(self._direction.place(known)) > 0:
+        if np.isfinite(known) and excess(self.direction.place(known)) > 0:
             return -np.inf
-        top = self._direction.find_top(lambda t: excess(t) > 0)
+        top = self.direction.find_top(lambda t: excess(t) > 0)
         self.is_exhausted = excess(top) <= 0
-        return self._direction.truth(top if self.is_exhausted else _bracket(excess, top)[1])
+        return self.direction.truth(top if self.is_exhausted else _bracket(excess, top)[1])
+
+
+def _order_statistic(values: np.ndarray, index: int) -> float:
+    """The value at an index of the sorted values, without sorting all of them."""
+    return float(np.partition(values, index)[index])
 
 
 def _bracket(function: Callable[[float], float], high: float) -> tuple[float, float]:

@@ -74,7 +74,7 @@ def test_a_class_without_weight_and_a_direction_without_spread_have_finite_inver
 
 @pytest.mark.parametrize("matrix", [False, True])
 def test_diagonal_and_blocks_are_those_of_the_nll(matrix):
-    """By finite differences of the gradient. The blocks are exact without a matrix, and so is the diagonal for A and b."""
+    """By finite differences. Without a matrix, blocks are exact; with one, the diagonal is, except for the factors."""
     rng = np.random.default_rng(0)
     x = log_softmax(rng.normal(0, 2, (60, 3)), axis=1)
     problem = Structured.prepare(x, rng.integers(0, 3, 60), np.full(60, 1 / 60), 60, matrix=matrix)
