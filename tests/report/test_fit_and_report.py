@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import refocal
-from refocal import demo, metrics, scale
+from few_digits import load_few_digits
+from refocal import metrics, scale
 from refocal.calibrators import TemperatureScaling, folded
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.predictions import Predictions
@@ -19,7 +20,7 @@ from refocal.report.evaluation import _slider
 
 @pytest.fixture(scope="module")
 def digits():
-    data = demo.load()
+    data = load_few_digits()
     return data.select("val"), data.select("test")
 
 
@@ -236,10 +237,10 @@ def test_errors(digits):
         calibrate(val.scores, val.labels, method="magic")
     with pytest.raises(ValueError, match="needs gamma"):
         calibrate(val.scores, val.labels, method="posterior")
-    with pytest.raises(ValueError, match="class_names must have one name for each of 10 classes, got 2"):
+    with pytest.raises(ValueError, match="class_names must have one name for each of 4 classes, got 2"):
         evaluate(val.scores, val.labels, class_names=("a", "b"))
     with pytest.raises(TypeError, match="class_names must be text, got 0"):
-        evaluate(val.scores, val.labels, class_names=range(10))
+        evaluate(val.scores, val.labels, class_names=range(4))
     with pytest.raises(AttributeError, match="no attribute 'calibration_of'"):
         refocal.calibration_of  # noqa: B018
     with pytest.raises(ValueError, match="input must be one of"):

@@ -21,6 +21,7 @@ _HALVINGS = 6
 _STEPS = 20
 _NO_NOISE = 1e-6  # smaller differences between resamples come from rounding and from stand-ins for empty cells
 _DOUBLINGS = 40
+_PARTS = 1 << 30
 
 
 class Direction(NamedTuple):
@@ -38,8 +39,7 @@ class Direction(NamedTuple):
         """The t at which the truth is `value`, or the last one if no truth is as large."""
         if self.truth(0.0) >= value:
             return 0.0
-        top = self.find_top(lambda t: self.truth(t) >= value)
-        return bisect(lambda t: self.truth(t) >= value, top, halvings=30)
+        return _find_first(lambda t: self.truth(t) - value, self.find_top(lambda t: self.truth(t) >= value))
 
     def find_top(self, reached: Callable[[float], bool]) -> float:
         """A t at which the condition holds, or at which the truth does not grow any more."""
@@ -126,6 +126,32 @@ class _Search:
         top = self.direction.find_top(lambda t: excess(t) > 0)
         self.is_exhausted = excess(top) <= 0
         return self.direction.truth(top if self.is_exhausted else _bracket(excess, top)[1])
+
+
+def _find_first(function: Callable[[float], float], high: float) -> float:
+    """The first of 2^30 equal steps from 0 to `high` at which a rising function is not negative, or the last one.
+
+    It is negative at 0. The search is by false position, with a halving after each step that did not halve the rest:
+    functions that are nearly linear need few evaluations.
+    """
+    first, last = 0, _PARTS
+    at_first, at_last = function(0.0), function(high)
+    side, halve = 0, False
+    while last - first > 1:
+        rest = last - first
+        share = 0.5 if halve or at_last < 0 else at_first / (at_first - at_last)
+        middle = first + min(max(math.ceil(share * rest), 1), rest - 1)
+        found = function(high * middle / _PARTS)
+        if found >= 0:
+            last, at_last = middle, found
+            at_first = at_first / 2 if side == 1 else at_first
+            side = 1
+        else:
+            first, at_first = middle, found
+            at_last = at_last / 2 if side == -1 else at_last
+            side = -1
+        halve = last - first > rest // 2
+    return high * last / _PARTS
 
 
 def _order_statistic(values: np.ndarray, index: int) -> float:
