@@ -130,7 +130,7 @@ def test_a_value_below_the_noise_has_the_upper_limit_of_its_median(quantile):
         lambda t: t**9 - 0.4,
         lambda t: np.floor(7 * t) - 3,
         lambda t: float(t >= 1e-9) - 0.5,
-        lambda t: -1.0,  # never reached: the last place
+        lambda t: min(t, 0.0) - 1.0,  # never reached: the last place
         lambda t: t - 1,
     ],
 )
