@@ -18,7 +18,7 @@ PENALTIES: np.ndarray = np.array(
 # How much the summed NLL may exceed its minimum: in the fits that are compared, a share of its noise, which grows with
 # the root of the number of parameters; in the last fit, a share of the error of each parameter, or only rounding errors
 # if the fit is small.
-_ROUGH, _FINE, _EXACT = 3e-4, 1e-7, 1e-15
+_ROUGH, _FINE, _EXACT = 1e-3, 1e-7, 1e-15
 _CLEARLY = 2.0  # standard errors
 _LARGE = 1 << 14  # features; fits to more are not exact, and a fit in float32 comes first
 
