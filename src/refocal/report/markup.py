@@ -172,7 +172,7 @@ def build_tiles(given: Method, chosen: Method, *, event: str | None) -> str:
     sure, right = zip(*pairs, strict=True)
     labels = "Mean confidence", "Accuracy"
     if event is not None:
-        labels, right = (f"Mean probability of {event}", f"Frequency of {event}"), right[-1:]  # the latter never changes
+        labels, right = (f"Mean probability of {event}", f"Frequency of {event}"), right[-1:]  # which is fixed
     for label, values in zip(labels, (sure, right), strict=True):
         parts.append(build_tile(label, *(words.format_percent(value) for value in values)))
     return "".join(parts)
