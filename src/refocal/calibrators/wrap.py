@@ -275,8 +275,9 @@ def _list_searched_shapes(estimator: Any) -> list[Any]:
     for grid in [grids] if isinstance(grids, Mapping) else grids:
         for name, values in grid.items():
             owner, _, parameter = name.rpartition("__")
-            if parameter == _SHAPE and parameters.get(owner) is scorer and isinstance(values, Sequence):
-                found += values
+            listed = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
+            if parameter == _SHAPE and parameters.get(owner) is scorer and listed:
+                found += list(values)
     return found
 
 
