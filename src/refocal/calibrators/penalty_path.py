@@ -129,12 +129,11 @@ class Path(NamedTuple):
         start = None
         if self.solutions:
             parts = zip(*(solution.correction for solution in self.solutions), strict=True)
-            start = self.solutions[-1].move(Correction(*(np.mean(part, axis=0) for part in parts)))
+            start = self.solutions[-1]._replace(correction=Correction(*(np.mean(part, axis=0) for part in parts)))
         is_large = problem.features.size > _LARGE
         tolerance = (_FINE if is_large else _EXACT) * problem.parameters
         if is_large:
-            rough = problem.cast(np.float32).fit(self.penalty, start, tolerance=tolerance)
-            start = rough.move(rough.correction)
+            start = problem.cast(np.float32).fit(self.penalty, start, tolerance=tolerance)
         return problem.fit(self.penalty, start, tolerance=tolerance).correction
 
 

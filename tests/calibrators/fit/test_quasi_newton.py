@@ -34,11 +34,6 @@ def count_evaluations(function, *args, **settings):
     return descend(counted, *args, **settings), evaluations
 
 
-def divide_by(diagonal):
-    """Multiply vectors by the inverse of a diagonal matrix."""
-    return lambda vector: vector / diagonal
-
-
 SETTINGS = {"tolerance": 1e-14, "rounding": 1e-15, "most": 500}
 
 
@@ -46,12 +41,10 @@ SETTINGS = {"tolerance": 1e-14, "rounding": 1e-15, "most": 500}
 def test_the_minimum_of_a_quadratic_function_is_found(factor):
     """Also with a poor estimate of the diagonal, whose first step is far too long or too short."""
     function, hessian, best = make_quadratic()
-    end = descend(function, np.zeros(30), solve=divide_by(factor * np.diag(hessian)), **SETTINGS)
+    end = descend(function, np.zeros(30), diagonal=factor * np.diag(hessian), **SETTINGS)
     assert end.done
     np.testing.assert_allclose(end.x, best, atol=1e-6)
-    assert end.value == function(end.x)[0]
-    np.testing.assert_array_equal(end.gradient, function(end.x)[1])
-    assert np.abs(end.gradient / np.sqrt(np.diag(hessian))).max() < 1e-5
+    assert np.abs(end.gradient).max() < 1e-5 / np.sqrt(factor)
     assert len(end.pairs) == 10
     for step, change in end.pairs:
         np.testing.assert_allclose(change, hessian @ step, atol=1e-6 * np.abs(change).max())
@@ -66,7 +59,7 @@ def test_a_logistic_regression_agrees_with_another_minimizer():
         slope = -features.T @ (signs * np.exp(log_expit(-margins))) / 200
         return float(-np.mean(log_expit(margins)) + 0.005 * x @ x), slope + 0.01 * x
 
-    end = descend(function, np.full(8, 5.0), solve=divide_by(np.full(8, 0.26)), **SETTINGS)
+    end = descend(function, np.full(8, 5.0), diagonal=np.full(8, 0.26), **SETTINGS)
     expected = minimize(function, np.zeros(8), jac=True, method="BFGS", options={"gtol": 1e-10}).x
     np.testing.assert_allclose(end.x, expected, atol=1e-6)
 
@@ -74,7 +67,7 @@ def test_a_logistic_regression_agrees_with_another_minimizer():
 def test_known_curvature_saves_evaluations_and_does_not_change_the_minimum():
     function, hessian, best = make_quadratic()
     steps = np.linalg.eigh(hessian)[1][:, -8:].T  # the steepest directions
-    settings = {"solve": divide_by(np.diag(hessian)), **SETTINGS}
+    settings = {"diagonal": np.diag(hessian), **SETTINGS}
     cold, many = count_evaluations(function, np.zeros(30), **settings)
     pairs = [(step, hessian @ step) for step in steps]
     warm, few = count_evaluations(function, np.zeros(30), pairs=pairs, **settings)
@@ -86,24 +79,6 @@ def test_known_curvature_saves_evaluations_and_does_not_change_the_minimum():
     assert there.iterations == 0
 
 
-def test_a_known_start_is_not_evaluated_again():
-    function, hessian, best = make_quadratic()
-    settings = {"solve": divide_by(np.diag(hessian)), **SETTINGS}
-    cold, many = count_evaluations(function, np.zeros(30), **settings)
-    warm, fewer = count_evaluations(function, np.zeros(30), at_start=function(np.zeros(30)), **settings)
-    assert fewer == many - 1
-    np.testing.assert_array_equal(warm.x, cold.x)
-    assert count_evaluations(function, best, at_start=function(best), **settings)[1] == 0
-
-
-def test_the_inverse_of_the_hessian_takes_one_step():
-    """The other directions, where the diagonal says nothing, are found at once."""
-    function, hessian, best = make_quadratic()
-    end = descend(function, np.zeros(30), solve=lambda vector: np.linalg.solve(hessian, vector), **SETTINGS)
-    assert end.iterations == 1
-    np.testing.assert_allclose(end.x, best, atol=1e-9)
-
-
 def bowl(x):
     return float(x @ x / 2), x
 
@@ -112,7 +87,7 @@ def bowl(x):
 def test_pairs_without_curvature_are_not_used(change):
     """As for pairs of the descent itself: the gradient of a convex function grows along a step."""
     pairs = [(np.array([1.0, 0.0]), np.array(change))]
-    end = descend(bowl, np.array([3.0, 4.0]), solve=divide_by(np.ones(2)), pairs=pairs, **SETTINGS)
+    end = descend(bowl, np.array([3.0, 4.0]), diagonal=np.ones(2), pairs=pairs, **SETTINGS)
     assert end.done
     assert end.iterations == 1
     np.testing.assert_allclose(end.x, 0, atol=1e-6)
@@ -125,20 +100,20 @@ def test_pairs_that_lead_nowhere_are_forgotten():
         return (float(x[0] ** 2 / 2) if x[1] == 0 else np.inf), np.array([x[0], 0.0])
 
     pairs = [(np.array([0.0, 1.0]), np.array([1.0, 1.0]))]
-    end = descend(function, np.array([3.0, 0.0]), solve=divide_by(np.array([2.0, 1.0])), pairs=pairs, **SETTINGS)
+    end = descend(function, np.array([3.0, 0.0]), diagonal=np.array([2.0, 1.0]), pairs=pairs, **SETTINGS)
     assert end.done
     np.testing.assert_allclose(end.x, 0, atol=1e-6)
 
 
 def test_a_descent_that_does_not_end_says_so():
     function, hessian, _ = make_quadratic()
-    end = descend(function, np.zeros(30), solve=divide_by(np.diag(hessian)), **{**SETTINGS, "most": 2})
+    end = descend(function, np.zeros(30), diagonal=np.diag(hessian), **{**SETTINGS, "most": 2})
     assert not end.done
     assert end.iterations == 2
 
 
 def test_values_without_digits_end_the_descent():
     """A value that never decreases, against its gradient, is rounding: the search ends and says that it is not done."""
-    end = descend(lambda x: (1.0 + float(x @ x > 0), x - 1), np.zeros(3), solve=divide_by(np.ones(3)), **SETTINGS)
+    end = descend(lambda x: (1.0 + float(x @ x > 0), x - 1), np.zeros(3), diagonal=np.ones(3), **SETTINGS)
     assert not end.done
     assert end.iterations == 0

@@ -20,17 +20,15 @@ class Descent(NamedTuple):
 
     Attributes:
         x: The point.
-        value: The value there.
-        gradient: The gradient there.
         done: Whether less than the tolerance is left to gain, by the model of the curvature.
+        gradient: The gradient in variables for which the diagonal of the Hessian is 1.
         pairs: The last steps, and how they changed the gradient.
         iterations: The number of steps, and of searches that found none.
     """
 
     x: np.ndarray
-    value: float
-    gradient: np.ndarray
     done: bool
+    gradient: np.ndarray
     pairs: list[Pair]
     iterations: int
 
@@ -39,8 +37,7 @@ def descend(
     function: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
     *,
-    at_start: tuple[float, np.ndarray] | None = None,
-    solve: Callable[[np.ndarray], np.ndarray],
+    diagonal: np.ndarray,
     pairs: Sequence[Pair] = (),
     tolerance: float,
     rounding: float,
@@ -51,8 +48,7 @@ def descend(
     Args:
         function: A function of a point (d,) that returns its value and its gradient (d,).
         start: The first point (d,).
-        at_start: The value and the gradient at the first point, if they are known.
-        solve: Multiplies a vector (d,) by the inverse of an estimate of the Hessian, which is positive definite.
+        diagonal: An estimate of the diagonal of the Hessian (d,), positive.
         pairs: Steps and changes of the gradient that are known already, such as those of a similar function. With a
             good description of the curvature, few steps are needed.
         tolerance: The gain of the last step, by the model of the curvature.
@@ -62,9 +58,9 @@ def descend(
     Reference: Nocedal and Wright, "Numerical Optimization", 2006, algorithm 7.4.
     """
     x, known = start, [pair for pair in pairs if _is_convex(pair)][-_MEMORY:]
-    value, gradient = function(x) if at_start is None else at_start
+    value, gradient = function(x)
     for iteration in range(most + 1):
-        step = _find_step(gradient, solve, known)
+        step = _find_step(gradient, diagonal, known)
         slope = float(gradient @ step)
         if 0 <= -slope / 2 < tolerance or iteration == most:
             break
@@ -88,7 +84,7 @@ def descend(
         if _is_convex(pair):
             known = [*known, pair][-_MEMORY:]
         x, value, gradient = following, there, gradient_there
-    return Descent(x, value, gradient, 0 <= -slope / 2 < tolerance, known, iteration)
+    return Descent(x, 0 <= -slope / 2 < tolerance, gradient / np.sqrt(diagonal), known, iteration)
 
 
 def _is_convex(pair: Pair) -> bool:
@@ -97,18 +93,18 @@ def _is_convex(pair: Pair) -> bool:
     return bool(taken @ change > 1e-10 * np.sqrt((taken @ taken) * (change @ change)))
 
 
-def _find_step(gradient: np.ndarray, solve: Callable[[np.ndarray], np.ndarray], pairs: list[Pair]) -> np.ndarray:
-    """Multiply the negative gradient by the inverse of the Hessian that the estimate and the pairs describe."""
+def _find_step(gradient: np.ndarray, diagonal: np.ndarray, pairs: list[Pair]) -> np.ndarray:
+    """Multiply the negative gradient by the inverse of the Hessian that the diagonal and the pairs describe."""
     step = -gradient
     shares = []
     for taken, change in reversed(pairs):
         share = (taken @ step) / (taken @ change)
         shares.append(share)
         step = step - share * change
-    step = solve(step)
+    step = step / diagonal
     if pairs:
         taken, change = pairs[-1]
-        step *= (taken @ change) / (change @ solve(change))
+        step *= (taken @ change) / (change @ (change / diagonal))
     for (taken, change), share in zip(pairs, reversed(shares), strict=True):
         step += (share - (change @ step) / (taken @ change)) * taken
     return step

@@ -14,7 +14,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from refocal.calibrators.fit.class_curvature import ClassCurvature
 from refocal.calibrators.fit.quasi_newton import Pair, descend
 
 # Penalties relative to K / n, for d, A and b. The cross-validated penalty multiplies all of them.
@@ -39,23 +38,17 @@ class Correction(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """A correction, and what its fit has learned about the NLL without penalty.
+    """A correction, and what its fit has learned about the curvature of the NLL without penalty.
 
     Attributes:
         correction: The correction.
-        nll: The NLL and its gradient there; None if they are not known.
-        curvature: A model of the Hessian without any correction.
+        diagonal: The diagonal of the Hessian at the first of several fits.
         pairs: The last steps, and how they changed the gradient.
     """
 
     correction: Correction
-    nll: tuple[float, np.ndarray] | None
-    curvature: ClassCurvature
+    diagonal: np.ndarray
     pairs: list[Pair]
-
-    def move(self, correction: Correction) -> Solution:
-        """Keep what is known about the curvature for another correction, or for other samples."""
-        return self._replace(correction=correction, nll=None)
 
 
 class Structured(NamedTuple):
@@ -114,11 +107,7 @@ class Structured(NamedTuple):
         """Make the start of a fit: no correction."""
         classes, count = self.axes.shape
         none = Correction(np.zeros(classes), np.zeros((classes, count)), np.zeros(classes))
-        scores = self.correct(none)
-        value, total = self._exponentiate(scores)
-        weights = self._curvature_weights(scores / total)
-        curvature = ClassCurvature.measure(weights, self.features, self.directions, self.axes)
-        return Solution(none, (value, self._gradient(scores, total)), curvature, [])
+        return Solution(none, self._hessian_diagonal(none), [])
 
     def fit(self, penalty: float, start: Solution | None = None, *, tolerance: float) -> Solution:
         """Find the correction with the smallest penalized NLL, which is strictly convex.
@@ -140,28 +129,32 @@ class Structured(NamedTuple):
             return Correction(point[:classes], inner, point[-classes:])
 
         start = self.begin() if start is None else start
+        own = self.labels * len(self.labels) + np.arange(len(self.labels))  # the scores of labels in the flat array
+        dtype = self.features.dtype
+        share = self.share.astype(dtype)
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
             scores = self.correct(unpack(point))
-            value, total = self._exponentiate(scores)
-            return penalize(value, self._gradient(scores, total), point, +1.0)
+            scores -= scores.max(axis=0)
+            flat = scores.reshape(-1)
+            value = -(self.share @ flat[own])
+            total = np.exp(scores, out=scores).sum(axis=0)
+            value += self.share @ np.log(total)
+            scores *= share / total
+            flat[own] -= share  # now the residuals
+            weighted = strengths * point
+            return float(value + weighted @ point / 2), self._gradient(scores) + weighted
 
-        def penalize(value: float, gradient: np.ndarray, point: np.ndarray, sign: float) -> tuple[float, np.ndarray]:
-            weighted = sign * strengths * point
-            return float(value + weighted @ point / 2), gradient + weighted
-
-        point = np.concatenate([part.ravel() for part in start.correction])
         end = descend(
             objective,
-            point,
-            at_start=None if start.nll is None else penalize(*start.nll, point, +1.0),
-            solve=start.curvature.invert(*self._strengths(penalty)),
+            np.concatenate([part.ravel() for part in start.correction]),
+            diagonal=start.diagonal + strengths,
             pairs=[(step, change + strengths * step) for step, change in start.pairs],
             tolerance=tolerance / self.samples,
-            rounding=10 * float(np.finfo(self.features.dtype).eps),
+            rounding=10 * float(np.finfo(dtype).eps),
             most=_MAX_ITERATIONS,
         )
-        steepest = float(np.max(np.abs(end.gradient) / np.sqrt(start.curvature.diagonal() + strengths)))
+        steepest = float(np.max(np.abs(end.gradient)))
         if not (end.done or steepest < _LARGEST_GRADIENT):
             msg = (
                 f"no optimum found in {end.iterations} iterations with penalty={penalty:g}: the gradient is still "
@@ -169,7 +162,7 @@ class Structured(NamedTuple):
             )
             raise RuntimeError(msg)
         pairs = [(step, change - strengths * step) for step, change in end.pairs]
-        return Solution(unpack(end.x), penalize(end.value, end.gradient, end.x, -1.0), start.curvature, pairs)
+        return Solution(unpack(end.x), start.diagonal, pairs)
 
     def correct(self, correction: Correction) -> np.ndarray:
         """Compute the corrected scores (K, N) of the prepared samples."""
@@ -197,25 +190,13 @@ class Structured(NamedTuple):
 
         The curvature of the NLL is approximated by the mean of p (1 - p) of a class times that of the squared feature.
         """
-        scores = self.correct(correction)
-        total = self._exponentiate(scores)[1]
-        curvature = self._curvature_weights(scores / total).sum(axis=1, dtype=np.float64)
+        curvature = self._curvature_weights(correction).sum(axis=1, dtype=np.float64)
         spreads = [(array * array) @ self.share for array in (self.features, self.directions)]
         parts = (curvature * spreads[0], np.outer(curvature, spreads[1]), curvature)
         return float(sum(np.sum(part / (part + s)) for part, s in zip(parts, self._strengths(penalty), strict=True)))
 
-    def _exponentiate(self, scores: np.ndarray) -> tuple[float, np.ndarray]:
-        """Replace scores (K, N) by multiples of the probabilities, and return the NLL and the sums of samples (N,)."""
-        scores -= scores.max(axis=0)
-        value = -(self.share @ scores.reshape(-1)[self._places_of_labels()])
-        total: np.ndarray = np.exp(scores, out=scores).sum(axis=0)
-        return float(value + self.share @ np.log(total)), total
-
-    def _gradient(self, multiples: np.ndarray, total: np.ndarray) -> np.ndarray:
-        """Compute the gradient of the NLL from the results of `_exponentiate`; this overwrites `multiples`."""
-        residuals, share = multiples, self.share.astype(multiples.dtype)
-        residuals *= share / total
-        residuals.reshape(-1)[self._places_of_labels()] -= share  # the derivatives of the NLL by the scores
+    def _gradient(self, residuals: np.ndarray) -> np.ndarray:
+        """Compute the gradient of the NLL from its derivatives by the scores (K, N)."""
         inner = (residuals @ self.directions.T).astype(np.float64)
         if self._is_rotated:
             outer = np.einsum("ij,ij->i", inner, self.axes)
@@ -223,16 +204,21 @@ class Structured(NamedTuple):
             outer = np.vecdot(residuals, self.features).astype(np.float64)
         return np.concatenate([outer, inner.ravel(), residuals @ np.ones(residuals.shape[1], residuals.dtype)])
 
-    def _places_of_labels(self) -> np.ndarray:
-        """The places of the true classes in an array (K, N) that is made flat."""
-        places: np.ndarray = self.labels * len(self.labels) + np.arange(len(self.labels))
-        return places
+    def _hessian_diagonal(self, correction: Correction) -> np.ndarray:
+        """Compute the diagonal of the Hessian of the NLL."""
+        weight = self._curvature_weights(correction)
+        outer = np.vecdot(weight, self.features * self.features)
+        inner = weight @ (self.directions * self.directions).T
+        return np.concatenate([outer, inner.ravel(), weight.sum(axis=1)]).astype(np.float64)
 
-    def _curvature_weights(self, probs: np.ndarray) -> np.ndarray:
+    def _curvature_weights(self, correction: Correction) -> np.ndarray:
         """Compute p (1 - p) of each class and sample, times the share of the sample, (K, N)."""
-        weights: np.ndarray = probs * (1 - probs)
-        weights *= self.share.astype(probs.dtype)
-        return weights
+        probs = self.correct(correction)
+        probs -= probs.max(axis=0)
+        np.exp(probs, out=probs)
+        probs /= probs.sum(axis=0)
+        probs *= (1 - probs) * self.share.astype(probs.dtype)
+        return probs
 
     @property
     def _is_rotated(self) -> bool:
