@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import refocal
+from few_digits import load_few_digits
 from help_texts import check_defaults, find_default, heavy_modules, list_parsers
-from refocal import cli, demo, report
+from refocal import cli, report
 from refocal.calibrators import load
 from refocal.cli import explain
 from refocal.cli.defaults import read_default
@@ -31,7 +32,7 @@ SIGMOID = ("--loss", "sigmoid-focal", "--gamma", "2")
 
 @pytest.fixture(scope="module")
 def data():
-    return demo.load()
+    return load_few_digits()
 
 
 @pytest.fixture
@@ -239,7 +240,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         ),
         (["calibrate", "both.npz", "--loss", "sigmoid-focal", "--gamma", "2"], "needs --gamma and --alpha"),
         (["calibrate", "both.npz", *SIGMOID, "--alpha", "1"], "alpha must lie strictly between 0 and 1, got 1.0"),
-        (["calibrate", "both.npz", *SIGMOID, "--alpha", ".25"], "sigmoid-focal is for scores of one column, .* got 10"),
+        (["calibrate", "both.npz", *SIGMOID, "--alpha", ".25"], "sigmoid-focal is for scores of one column, .* got 4"),
         (["calibrate", "both.npz", *SIGMOID, "--alpha", ".25", "--engine", "local"], "is for scores of one column"),
         (["explain", *SIGMOID], "--loss sigmoid-focal needs --alpha"),
         (["explain", *SIGMOID, "--alpha", "0"], "alpha must lie strictly between 0 and 1, got 0"),
@@ -269,8 +270,8 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["calibrate", "val.npz", "--test", "renamed.npz"], "same class names"),
         (["calibrate", "masked.npz", "--test", "plain.npz"], "masked.npz, logits, row 0: must be finite"),
         (["calibrate", "probs.npz", "--test", "few.npz"], "needs at least 10 samples, got 3"),
-        (["calibrate", "same.npz", "--test", "plain.npz"], "labels must have two classes or more, got only class 4"),
-        (["calibrate", "same.npz"], "labels must have two classes or more, got only class 4"),
+        (["calibrate", "same.npz", "--test", "plain.npz"], "labels must have two classes or more, got only class 3"),
+        (["calibrate", "same.npz"], "labels must have two classes or more, got only class 3"),
         (["calibrate", "plain.npz", "--test", "probs.npz"], "must hold the same kind of scores"),
         (["apply", "cal.json", "two.npz", "--out", "x.npz"], "has 2 columns of scores, but the calibrator"),
         (["apply", "deep.json", "test.npz", "--out", "x.npz"], "deep.json .* it is nested too deeply"),
@@ -283,15 +284,15 @@ def test_splits_of_one_file_and_methods(files, capsys):
 def test_errors_are_one_line(files, capsys, arguments, message):
     test = Predictions.read("test.npz")
     Predictions(test.scores, input="logits").write("unlabeled.npz")
-    Predictions(test.scores[:50], input="logits", labels=np.full(50, 4)).write("same.npz")
-    Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2]).write("probs.npz")
-    Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2]).write("few.npz")
-    Predictions(np.full((3, 10), 0.1), input="probs", labels=[0, 1, 2], sample_weight=[1, 2, 3]).write("heavy.npz")
+    Predictions(test.scores[:50], input="logits", labels=np.full(50, 3)).write("same.npz")
+    Predictions(np.full((3, 4), 0.25), input="probs", labels=[0, 1, 2]).write("probs.npz")
+    Predictions(np.full((3, 4), 0.25), input="probs", labels=[0, 1, 2]).write("few.npz")
+    Predictions(np.full((3, 4), 0.25), input="probs", labels=[0, 1, 2], sample_weight=[1, 2, 3]).write("heavy.npz")
     Predictions(test.scores, input="logits", labels=test.labels).write("plain.npz")
     names = tuple(reversed(test.class_names))
     Predictions(test.scores, input="logits", labels=test.labels, class_names=names).write("renamed.npz")
-    masked = np.where(np.arange(10) == 9, -np.inf, test.scores)
-    Predictions(masked, input="logits", labels=np.minimum(test.labels, 8)).write("masked.npz")
+    masked = np.where(np.arange(4) == 3, -np.inf, test.scores)
+    Predictions(masked, input="logits", labels=np.minimum(test.labels, 2)).write("masked.npz")
     Predictions(np.zeros((3, 2)), input="logits").write("two.npz")
     Predictions(np.eye(3), input="probs", labels=[0, 1, 2], split=["a", "b", "a"]).write("thirds.npz")
     Path("deep.json").write_text("[" * 100_000, encoding="utf-8")

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from scipy.stats import uniform
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits
@@ -18,7 +19,7 @@ from sklearn.ensemble import (
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, StratifiedKFold, cross_val_predict
 from sklearn.multiclass import OneVsRestClassifier, OutputCodeClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -127,7 +128,7 @@ def test_the_calibrator_can_ask_for_the_other_scores():
 def test_scores_of_pairs_of_classes_are_rejected():
     """Three classes have three pairs, so the number of columns does not tell."""
     pairs = SVC(decision_function_shape="ovo")
-    message = "the classifier must have decision_function_shape='ovr', got 'ovo'"
+    message = r"the classifier must have decision_function_shape='ovr', got .*'ovo'"
     search = GridSearchCV(make_pipeline(StandardScaler(), pairs), {"svc__C": [1.0]}, cv=2)
     for estimator in (
         pairs,
@@ -139,6 +140,22 @@ def test_scores_of_pairs_of_classes_are_rejected():
     ):
         with pytest.raises(ValueError, match=message):
             Calibrated(estimator, TemperatureScaling(), cv=2).fit(X, NAMES[3])
+    shapes = {"svc__decision_function_shape": ["ovr", "ovo"]}
+    pipeline = make_pipeline(StandardScaler(), SVC())
+    for tried in (
+        GridSearchCV(SVC(), [{"C": [1.0]}, {"decision_function_shape": np.array(["ovo"])}], cv=2),
+        GridSearchCV(pipeline, shapes, cv=2),
+        RandomizedSearchCV(pipeline, {**shapes, "svc__C": uniform(1, 2)}, n_iter=2, cv=2),
+        make_pipeline(StandardScaler(), GridSearchCV(pipeline, shapes, cv=2)),
+        BaggingClassifier(GridSearchCV(pipeline, shapes, cv=2), n_estimators=2),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Calibrated(tried, TemperatureScaling(), cv=2).fit(X, NAMES[3])
+    for tried in (
+        GridSearchCV(pipeline, {"svc__decision_function_shape": ["ovr"]}, cv=2),
+        GridSearchCV(OneVsRestClassifier(SVC()), {"estimator__decision_function_shape": ["ovo"]}, cv=2),
+    ):
+        assert Calibrated(tried, TemperatureScaling(), cv=2).fit(X, NAMES[3]).score(X, NAMES[3]) > 0.9
     one_against_rest = Calibrated(OneVsRestClassifier(pairs), TemperatureScaling(), cv=2).fit(X, NAMES[3])
     assert one_against_rest.score(X, NAMES[3]) > 0.95
     two = Calibrated(pairs, TemperatureScaling(), cv=2).fit(X, NAMES[2])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import refocal
-from refocal import demo, metrics, scale
+from few_digits import load_few_digits
+from refocal import metrics, scale
 from refocal.calibrators import TemperatureScaling, folded
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.predictions import Predictions
@@ -19,7 +20,7 @@ from refocal.report.evaluation import _slider
 
 @pytest.fixture(scope="module")
 def digits():
-    data = demo.load()
+    data = load_few_digits()
     return data.select("val"), data.select("test")
 
 
@@ -60,7 +61,7 @@ def test_the_verdict_says_what_the_data_are(sharpness, regime):
     # trust needs many samples, an alarm does not
     logits, labels = logits_of(rng, 9000 if regime == "calibrated" else 3000, sharpness=sharpness)
     calibration = calibrate(logits[:1000], labels[:1000])
-    report = calibration.report(logits[1000:], labels[1000:])
+    report = calibration.report(logits[1000:], labels[1000:], by_class=False)
     assert report.verdict.regime == regime
     assert report.verdict.sentences[0].startswith(
         "These probabilities can be trusted" if regime == "calibrated" else f"These scores are {regime}"
@@ -79,7 +80,7 @@ def test_a_known_gamma_is_a_candidate_and_wins_if_it_is_true():
     focal = np.log(refocal.minimizer(scores_to_probs(logits, input="logits"), gamma=4.0))
     calibration = calibrate(focal[:2000], labels[:2000], gamma=4.0)
     assert calibration.chosen.name == "posterior"
-    report = calibration.report(focal[2000:], labels[2000:])
+    report = calibration.report(focal[2000:], labels[2000:], by_class=False)
     assert "γ = 4" in " ".join(report.verdict.sentences)
     assert report.verdict.regime == "underconfident"
 
@@ -90,7 +91,7 @@ def test_a_loss_with_class_weights_differs_from_the_scores_as_given():
     weight = np.array([8.0, 1.0, 1.0])
     calibration = calibrate(logits + np.log(weight), labels, gamma=0.0, weight=weight)
     assert calibration.chosen.name == "posterior"
-    report = calibration.report(logits + np.log(weight), labels)
+    report = calibration.report(logits + np.log(weight), labels, by_class=False)
     assert report.chosen.measures["nll"].value < report.given.measures["nll"].value
 
 
@@ -104,7 +105,7 @@ def test_verdicts_without_a_clear_answer():
     assert few.verdict.regime == "unclear"
     assert "too few to rule it out" in few.verdict.sentences[0]
     logits, labels = logits_of(rng, 3000, sharpness=2.0)
-    worse = calibrate(logits, labels, gamma=3.0, method="posterior").report(logits, labels)
+    worse = calibrate(logits, labels, gamma=3.0, method="posterior").report(logits, labels, by_class=False)
     assert "does not make them better" in worse.verdict.sentences[0]
     assert "The data show the opposite" in " ".join(worse.verdict.sentences)
 
@@ -236,10 +237,10 @@ def test_errors(digits):
         calibrate(val.scores, val.labels, method="magic")
     with pytest.raises(ValueError, match="needs gamma"):
         calibrate(val.scores, val.labels, method="posterior")
-    with pytest.raises(ValueError, match="class_names must have one name for each of 10 classes, got 2"):
+    with pytest.raises(ValueError, match="class_names must have one name for each of 4 classes, got 2"):
         evaluate(val.scores, val.labels, class_names=("a", "b"))
     with pytest.raises(TypeError, match="class_names must be text, got 0"):
-        evaluate(val.scores, val.labels, class_names=range(10))
+        evaluate(val.scores, val.labels, class_names=range(4))
     with pytest.raises(AttributeError, match="no attribute 'calibration_of'"):
         refocal.calibration_of  # noqa: B018
     with pytest.raises(ValueError, match="input must be one of"):
@@ -293,9 +294,10 @@ def test_the_gamma_of_a_report_is_one_number(gamma, error, message):
 
 def test_the_slider_stands_at_a_map_that_it_can_set():
     logits, labels = logits_of(np.random.default_rng(1), 200, classes=3)
-    plain = calibrate(logits, labels, gamma=2.0, method="posterior").report(logits, labels)
+    plain = calibrate(logits, labels, gamma=2.0, method="posterior").report(logits, labels, by_class=False)
     assert (plain.slider.gamma, plain.slider.temperature) == (2.0, 1.0)
-    weighted = calibrate(logits, labels, gamma=2.0, weight=[1, 2, 3], method="posterior").report(logits, labels)
+    known = calibrate(logits, labels, gamma=2.0, weight=[1, 2, 3], method="posterior")
+    weighted = known.report(logits, labels, by_class=False)
     near = next(method.parameters for method in weighted.methods if method.name == "focal-temperature")
     assert {"gamma": weighted.slider.gamma, "temperature": weighted.slider.temperature} == near
 

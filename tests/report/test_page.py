@@ -259,8 +259,24 @@ def test_a_binary_page_is_about_the_probability_of_class_1():
     shown = "".join(Outline(render_page(report)).shown)
     assert "If the probability of leaves is 20%, does it occur 20% of the time?" in shown
     assert "Reliability diagram of P(y = 1), as given" in shown
-    assert "the mean probability of class 1 is" in shown
-    assert "Frequency of class 1" in shown
+    assert "the mean probability of leaves is" in shown
+    assert "Number of samples by their probability of leaves" in shown
+    for text in ("Mean probability of leaves", "Frequency of leaves"):
+        assert text in shown
+    assert "class 1" not in shown
     before_live = shown.partition("The map, live")[0]
     assert "predicted probability (%)" in before_live
     assert "confidence (%)" not in before_live
+
+
+@pytest.mark.parametrize(("name", "text"), [("<i>x</i> & y", "&lt;i&gt;x&lt;/i&gt; &amp; y"), ("1", "class 1")])
+def test_the_class_of_a_binary_page_is_named_as_text(name, text):
+    """A name is escaped everywhere; a number is called a class."""
+    rng = np.random.default_rng(0)
+    p = rng.random(200)
+    labels, groups = (rng.random(200) < p).astype(int), np.arange(200) % 2
+    report = evaluate(p, labels, input="probs", class_names=("0", name), slices={"group": groups})
+    page = render_page(report)
+    for sentence in ("Mean probability of", "Frequency of", "the mean probability of", "Observed: frequency of"):
+        assert f"{sentence} <bdi>{text}</bdi>" in page
+    assert "<i>x</i>" not in page

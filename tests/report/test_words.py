@@ -114,9 +114,10 @@ def test_the_band_is_said_to_hold_each_dot_with_95_percent(binary):
 
 
 def test_headline_numbers_are_those_of_the_verdict(binary):
-    tiles = markup.build_tiles(binary.given, binary.chosen, binary=True)
+    tiles = markup.build_tiles(binary.given, binary.chosen, event=markup.name_event(binary))
     labels = re.findall("<dt>(.*?)</dt>", tiles)
-    assert labels == ["ECE, debiased", "NLL", "Mean probability of class 1", "Frequency of class 1"]
+    event = f"<bdi>{binary.class_names[1]}</bdi>"
+    assert labels == ["ECE, debiased", "NLL", f"Mean probability of {event}", f"Frequency of {event}"]
     assert tiles.count("→") == 3  # no method changes the frequency
     for method in (binary.given, binary.chosen):
         assert words.format_percent(method.measures["debiased_ece"].value) in " ".join(binary.verdict.sentences)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm as normal
 
+from refocal.stats import inverted_tests
 from refocal.stats.inverted_tests import Direction, Evidence, bisect, limits, paired_p_value, two_sided_p_value
 
 # Standard normal noise without randomness: the middles of 4,001 equally probable parts.
@@ -119,3 +120,30 @@ def test_a_value_below_the_noise_has_the_upper_limit_of_its_median(quantile):
     assert high == pytest.approx(limits_at(middle)[1], rel=1e-2)
     assert high > 0.2
     assert limits_at(1.5 * middle)[1] > high + 0.3
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t: 3 * t - 1,
+        lambda t: min(t, 0.3) - 0.29,
+        lambda t: t**9 - 0.4,
+        lambda t: np.floor(7 * t) - 3,
+        lambda t: float(t >= 1e-9) - 0.5,
+        lambda t: min(t, 0.0) - 1.0,  # never reached: the last place
+        lambda t: t - 1,
+    ],
+)
+@pytest.mark.parametrize("high", [1.0, 4.0])
+def test_the_first_place_is_that_of_halvings(function, high):
+    """In at most twice as many evaluations, and in few for a straight line."""
+    places = []
+
+    def count(t):
+        places.append(t)
+        return function(t / high)
+
+    assert inverted_tests._find_first(count, high) == bisect(lambda t: function(t / high) >= 0, high, halvings=30)
+    assert len(places) <= 62
+    if function(0.5) - function(0.0) == function(1.0) - function(0.5):
+        assert len(places) <= 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Self, final
 
@@ -28,6 +29,7 @@ from refocal._containers import to_array, to_numpy
 from refocal.calibrators.base import Calibrator
 
 _BATCH = 1024
+_SHAPE = "decision_function_shape"
 _METHODS: dict[Input, str] = {"logits": "decision_function", "probs": "predict_proba"}
 
 
@@ -250,11 +252,33 @@ def _find_method(estimator: Any, input: Input) -> str:
 
 def _reject_pairs_of_classes(estimator: Any, y: np.ndarray) -> None:
     """Reject a support vector machine whose columns are pairs of classes: three classes have three pairs, too."""
-    last = _find_scorer(estimator)
     classes = getattr(estimator, "classes_", np.unique(y))
-    if len(classes) > 2 and getattr(last, "decision_function_shape", "ovr") != "ovr":
-        msg = f"the classifier must have decision_function_shape='ovr', got {last.decision_function_shape!r}"
+    shapes = [getattr(_find_scorer(estimator), _SHAPE, "ovr"), *_list_searched_shapes(estimator)]
+    wrong = next((shape for shape in shapes if shape != "ovr"), None)
+    if len(classes) > 2 and wrong is not None:
+        msg = f"the classifier must have {_SHAPE}='ovr', got {wrong!r}"
         raise ValueError(msg)
+
+
+def _list_searched_shapes(estimator: Any) -> list[Any]:
+    """List the shapes of scores that a search has not tried yet, for the classifier whose scores it passes on."""
+    if getattr(estimator, "steps", None):
+        return _list_searched_shapes(estimator.steps[-1][1])
+    if isinstance(estimator, (BaggingClassifier, FrozenEstimator)):
+        return _list_searched_shapes(estimator.estimator)
+    grids = getattr(estimator, "param_grid", getattr(estimator, "param_distributions", ()))
+    if not grids or hasattr(estimator, "best_estimator_"):
+        return []
+    parameters = {"": estimator.estimator, **estimator.estimator.get_params()}
+    scorer = _find_scorer(estimator.estimator)
+    found: list[Any] = []
+    for grid in [grids] if isinstance(grids, Mapping) else grids:
+        for name, values in grid.items():
+            owner, _, parameter = name.rpartition("__")
+            listed = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
+            if parameter == _SHAPE and parameters.get(owner) is scorer and listed:
+                found += list(values)
+    return found
 
 
 def _find_scorer(estimator: Any) -> Any:

@@ -13,7 +13,7 @@ from refocal.detection.matching import Matches
 from refocal.detection.measures import BinnedDetections
 from refocal.metrics.defaults import LEVEL, RESAMPLES
 from refocal.metrics.measure_record import Interval
-from refocal.metrics.norm_intervals import find_possible_gaps
+from refocal.metrics.norm_intervals import drop_repeated, find_possible_gaps
 from refocal.stats.image_means import bound_mean
 from refocal.stats.inverted_tests import Direction, Evidence, limits
 from refocal.stats.resampling import draw_counts, residual_matrix
@@ -67,22 +67,24 @@ def error_interval(
     claim = binned.sum_columns(binned.score)
     least = np.maximum(variance, noise_floor.variance(np.zeros(size)))
     columns = ColumnSums(count, count, claim, binned.sum_columns(binned.target), least)
+    possible = columns.possible_gaps()
 
     def direction(gap: np.ndarray) -> Direction:
         def truth(t: float) -> float:
-            return float(binned.error(count * columns.bound(t * gap), count))
+            return float(binned.error(count * possible.bound(t * gap), count))
 
         def simulate(t: float) -> np.ndarray:
-            true = columns.bound(t * gap)
+            true = possible.bound(t * gap)
             missing = np.sqrt(np.maximum(0.0, noise_floor.variance(true) - variance))
             return binned.error(true * drawn + sums + missing * more, drawn)
 
         return Direction(truth, simulate)
 
     everywhere = np.ones(size)
+    pools = binned.group if binned.group[-1] > 0 else None
     evidence = Evidence(
         value,
-        [direction(gap) for gap in find_possible_gaps(columns, pools=binned.group if binned.group[-1] > 0 else None)],
+        [direction(gap) for gap in drop_repeated(find_possible_gaps(columns, pools=pools))],
         [direction(everywhere), direction(-everywhere)],
         1.0,
     )

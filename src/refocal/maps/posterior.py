@@ -279,6 +279,8 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
     """
     is_top, odds, log_odds, gap, rest, is_alone = split
     gamma = settings.gamma
+    if isinstance(gamma, float) and gamma == 0.0:  # h is the identity
+        return -gap
     gamma_top, gamma_top_plus_one = settings.at(is_top, xp=xp)
     exp_minus_gap = xp.exp(-gap)
     odds_against_top = rest * exp_minus_gap
@@ -291,7 +293,7 @@ def log_h_shift(split: TopSplit, settings: MapSettings, *, xp: Namespace) -> Arr
     # at a class of probability 1, h is infinite for gamma > 0: only the derivative of the others remains, and it is 0
     base = xp.where(is_alone & (sign > 0), -xp.inf, base)
     shift = base - gamma_top * xp.log1p(((1 - odds) + offset) * scale)
-    if settings.one_gamma and (settings.detached or (isinstance(gamma, float) and gamma == 0.0)):
+    if settings.one_gamma and settings.detached:
         return shift
 
     p = odds * (exp_minus_gap / (1 + odds_against_top))

@@ -55,19 +55,25 @@ def residual_evidence(residuals: Callable[..., Gaps]) -> EvidenceFunction:
             )
         seed = request.rng.integers(1 << 63)  # equal models get equal noise
         return [
-            _gap_evidence(gaps, like, request.resamples, np.random.default_rng(seed))
+            _gap_evidence(gaps, like, request.resamples, np.random.default_rng(seed), paired=several)
             for gaps, like in zip(every, alike, strict=True)
         ]
 
     return evidence
 
 
-def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.random.Generator) -> Evidence:
-    """The evidence of drawn labels. If no gap needs to be real, all claims may be off by the same gap."""
-    columns = gaps.columns
+def _gap_evidence(
+    gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.random.Generator, *, paired: bool
+) -> Evidence:
+    """The evidence of drawn labels. If no gap needs to be real, all claims may be off by the same gap.
+
+    The directions of a pair belong together, so none of them is left out.
+    """
+    columns, possible = gaps.columns, gaps.columns.possible_gaps()
     hits = gaps.draw_hits(resamples, rng)
     simulator = SumSimulator(columns, hits, rng=rng, like=like, groups=gaps.groups, mass_share=gaps.mass_share)
     tried = find_possible_gaps(columns, blocks=gaps.blocks, pools=gaps.pools)
+    tried = tried if paired else drop_repeated(tried)
 
     def error(sums: np.ndarray) -> np.ndarray:
         return gaps.norm(sums) ** gaps.power
@@ -75,11 +81,11 @@ def _gap_evidence(gaps: Gaps, like: np.ndarray | None, resamples: int, rng: np.r
     def draw_rows(gap: np.ndarray) -> np.ndarray:
         if gaps.row_losses is None:
             return error(simulator.draw_truth(gap))
-        return simulator.draw_means(gaps.row_losses(columns.bound(gap)))
+        return simulator.draw_means(gaps.row_losses(possible.bound(gap)))
 
     def direction(gap: np.ndarray) -> Direction:
         def truth(t: float) -> float:
-            return float(error(columns.weight * columns.bound(t * gap)))
+            return float(error(columns.weight * possible.bound(t * gap)))
 
         def simulate(t: float) -> np.ndarray:
             # The noise of the labels causes the bias; the noise of the rows moves the truth.
@@ -119,6 +125,11 @@ def find_possible_gaps(
     )
     clear = [np.where(errors > min(least, errors.max() * (1 - 1e-9)), gap, 0.0) for least in _CLEAR]
     return [gap, *clear, between] if pools is None else [gap, *clear, between, mean]
+
+
+def drop_repeated(gaps: list[np.ndarray]) -> list[np.ndarray]:
+    """Keep one of equal gaps, such as those beyond two and beyond three standard errors if all are."""
+    return list({gap.tobytes(): gap for gap in gaps}.values())
 
 
 def _block_gaps(

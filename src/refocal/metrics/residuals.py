@@ -234,7 +234,7 @@ def _fixed_point(widths: np.ndarray, error: Callable[[int, np.ndarray], np.ndarr
     known = np.full((len(widths), rows), np.nan)
 
     def require(at: np.ndarray, some: np.ndarray) -> None:
-        for number in np.unique(at[some]):
+        for number in np.flatnonzero(np.bincount(at[some])).tolist():
             wanted = some[(at[some] == number) & np.isnan(known[number, some])]
             known[number, wanted] = np.log(np.maximum(error(number, wanted), _TINY))
 

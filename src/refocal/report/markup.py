@@ -10,10 +10,10 @@ from refocal.report import words
 from refocal.report.live import Live
 from refocal.report.multilabel_record import MultilabelReport
 from refocal.report.record import Diagram, Method, Report
+from refocal.report.verdict import call_class
 from refocal.stats.binning import BINS
 
 Row = tuple[str, list[str]]  # the attributes of a line of a table, and its cells
-_FREQUENCY = "Frequency of class 1"
 SORTS = "<span class='on-screen'>Click a heading to sort.</span>"
 
 
@@ -25,6 +25,11 @@ def escape_text(value: str) -> str:
 def isolate(value: str) -> str:
     """Escape text from users that stands inside a sentence, whatever direction it is written in."""
     return f"<bdi>{escape_text(value)}</bdi>"
+
+
+def name_event(report: Report) -> str | None:
+    """The second of two classes, whose probability a binary report is about, for a sentence; None for more classes."""
+    return isolate(call_class(report.class_names[1])) if report.task == "binary" else None
 
 
 def describe_data(report: Report | MultilabelReport) -> str:
@@ -150,8 +155,8 @@ def build_live_table(rows: Iterable[tuple[str, str, Live]], *, mean: str) -> str
     )
 
 
-def build_tiles(given: Method, chosen: Method, *, binary: bool) -> str:
-    """The headline numbers before and after; only once if nothing changes."""
+def build_tiles(given: Method, chosen: Method, *, event: str | None) -> str:
+    """The headline numbers before and after; only once if nothing changes. `event` is that of `name_event`."""
     methods = (chosen,) if given.chosen else (given, chosen)
     # The verdict names the debiased ECE. Sums over rows do not give it.
     error = "debiased_ece" if all("debiased_ece" in method.measures for method in methods) else "ece"
@@ -164,11 +169,12 @@ def build_tiles(given: Method, chosen: Method, *, binary: bool) -> str:
         if all(name in method.measures for method in methods)
     ]
     pairs = [words.mean_confidence_and_accuracy(method) for method in methods]
-    labels = ("Mean probability of class 1", _FREQUENCY) if binary else ("Mean confidence", "Accuracy")
-    columns = zip(labels, zip(*pairs, strict=True), strict=True)
-    for label, values in columns:
-        shown = values[-1:] if label == _FREQUENCY else values  # no method changes it
-        parts.append(build_tile(label, *(words.format_percent(value) for value in shown)))
+    sure, right = zip(*pairs, strict=True)
+    labels = "Mean confidence", "Accuracy"
+    if event is not None:
+        labels, right = (f"Mean probability of {event}", f"Frequency of {event}"), right[-1:]  # which is fixed
+    for label, values in zip(labels, (sure, right), strict=True):
+        parts.append(build_tile(label, *(words.format_percent(value) for value in values)))
     return "".join(parts)
 
 
@@ -182,8 +188,11 @@ def build_legend(report: Report) -> str:
     return f"<b class='before'>{isolate(given.title)}</b> → <b class='after'>{isolate(chosen.title)}</b>"
 
 
-def describe_confidence(drawn: Sequence[tuple[str, str, Method]], *, binary: bool) -> str:
-    """Mean confidence and accuracy, or P(y = 1) and frequency, in words, of each method with its label and color."""
+def describe_confidence(drawn: Sequence[tuple[str, str, Method]], *, event: str | None) -> str:
+    """Mean confidence and accuracy, or P(y = 1) and frequency, in words, of each method with its label and color.
+
+    `event` is that of `name_event`.
+    """
     lines = []
     for label, series, method in drawn:
         sure, right = words.mean_confidence_and_accuracy(method)
@@ -193,11 +202,11 @@ def describe_confidence(drawn: Sequence[tuple[str, str, Method]], *, binary: boo
         off = f", {gap} points {'lower' if sure > right else 'higher'}" if gap != "0.0" else ""
         means = f"<b>{words.format_percent(sure)}</b>", f"<b>{words.format_percent(right)}</b>"
         mean, truth = (
-            ("mean probability of class 1", "its frequency") if binary else ("mean confidence", "the accuracy")
+            ("mean confidence", "the accuracy") if event is None else (f"mean probability of {event}", "its frequency")
         )
         text = f"the {mean} is {means[0]}, and {truth} is {means[1]}{off}"
         lines.append(f"<p class='lead'><b class='{series}'>{label}</b>, {text}.</p>")
-    what = "their probability of class 1" if binary else "the confidence in their predicted class"
+    what = "the confidence in their predicted class" if event is None else f"their probability of {event}"
     scale = " Both halves have the same scale." if len(drawn) > 1 else ""
     return "".join(lines) + f"<p class='note'>Number of samples by {what}, in 20 equal parts.{scale}</p>"
 

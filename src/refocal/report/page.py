@@ -49,7 +49,7 @@ def render_page(report: Report) -> str:
         data=_data(report),
         versions=report.versions,
         legend=markup.build_legend(report),
-        tiles=markup.build_tiles(report.given, report.chosen, binary=report.task == "binary"),
+        tiles=markup.build_tiles(report.given, report.chosen, event=markup.name_event(report)),
         meta=f"{regime}{markup.describe_data(report)}",
         overview=build_overview(report),
     )

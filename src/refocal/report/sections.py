@@ -196,8 +196,9 @@ def _confidence(report: Report) -> Section | None:
         return None
     binary = report.task == "binary"
     word = "Probability" if binary else "Confidence"
-    chart = svg.draw_histogram(counts, what="probability of class 1" if binary else "confidence")
-    text = markup.describe_confidence([(label, series, method) for series, label, method in drawn], binary=binary)
+    chart = svg.draw_histogram(counts, what="predicted probability" if binary else "confidence")
+    lines = [(label, series, method) for series, label, method in drawn]
+    text = markup.describe_confidence(lines, event=markup.name_event(report))
     content = f"<div class='beside'><figure>{chart}</figure><div>{text}</div></div>"
     return Section("confidence", word, word + (", before and after" if len(drawn) > 1 else ""), content)
 
@@ -206,6 +207,7 @@ def _live(report: Report) -> Section | None:
     slider = report.slider
     if slider is None:
         return None
+    event = markup.name_event(report)
     fitted = measure_rows(slider, gamma=slider.gamma, temperature=slider.temperature)
     title = "Reliability of these rows at the current setting"
     live = svg.draw_reliability(fitted.diagram, name="live", series="live", title=title, axes=_axes(report))
@@ -219,7 +221,7 @@ def _live(report: Report) -> Section | None:
             samples=report.samples,
             tried=len(report.methods) > 1,
             recommended=_is_on_slider(report.chosen, slider),
-            mean="Mean probability of class 1" if report.task == "binary" else "Mean confidence",
+            mean="Mean confidence" if event is None else f"Mean probability of {event}",
         ),
     )
     return Section("play", "The map, live", "The map, live", content)

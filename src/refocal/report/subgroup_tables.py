@@ -46,13 +46,14 @@ def build_slices(report: Report) -> str:
 
 
 def _build_slices(column: str, slices: Sequence[Subgroup], report: Report) -> str:
-    two = report.classes == 2
-    predicted = "mean probability of class 1" if two else "mean confidence"
-    observed = "frequency of class 1" if two else "accuracy"
+    event = markup.name_event(report)
+    predicted = "mean confidence" if event is None else f"mean probability of {event}"
+    observed = "accuracy" if event is None else f"frequency of {event}"
+    plain = "mean confidence" if event is None else "mean probability"  # of a heading, where no markup may stand
     compared = slices[0].chosen is not None
     head = [(column, "words", ""), ("Samples", "number", "")]
     for when in (" before", " after") if compared else ("",):
-        head += [(f"Predicted{when}", "number", predicted), (f"ECE{when}", "number", "")]
+        head += [(f"Predicted{when}", "number", plain), (f"ECE{when}", "number", "")]
         head.append((f"p-value{when}", "number", _P_VALUE))
     rows: list[markup.Row] = []
     for subgroup in slices:

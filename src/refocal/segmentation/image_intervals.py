@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from refocal.metrics.measure_record import Interval
-from refocal.metrics.norm_intervals import find_possible_gaps
+from refocal.metrics.norm_intervals import drop_repeated, find_possible_gaps
 from refocal.stats.binning import Bins
 from refocal.stats.inverted_tests import Direction, Evidence, limits
 from refocal.stats.resampling import draw_counts
@@ -58,6 +58,7 @@ def error_interval(
     weight, claim, hits = (part / (classes * total) for part in bins)
     variance = spread * np.square(deviations).sum(axis=0) / total**2
     columns = ColumnSums(weight, weight / total, claim, hits, variance)
+    possible = columns.possible_gaps()
     parts = [
         ((counts - 1) @ deviations, (counts - 1) @ pixels)
         for counts in draw_counts(pixels, resamples=resamples, rng=rng)
@@ -67,7 +68,7 @@ def error_interval(
 
     def direction(gap: np.ndarray) -> Direction:
         def sums(t: float) -> np.ndarray:
-            return columns.weight * columns.bound(t * gap)
+            return columns.weight * possible.bound(t * gap)
 
         def simulate(t: float) -> np.ndarray:
             truth = sums(t)
@@ -80,7 +81,7 @@ def error_interval(
     everywhere = np.ones(len(mean))
     evidence = Evidence(
         value,
-        [direction(gap) for gap in find_possible_gaps(columns, pools=groups)],
+        [direction(gap) for gap in drop_repeated(find_possible_gaps(columns, pools=groups))],
         [direction(everywhere), direction(-everywhere)],
         1.0,
     )

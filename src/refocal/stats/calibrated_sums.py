@@ -17,6 +17,7 @@ _RANGE = 16.0  # log-odds beyond +-16 fall into the first and last level
 SCALES = (1, 2, 4, 8)  # numbers of groups, each with an equal part of the variance
 _END_SHARE = 0.1  # of the first and of the last level in a combined test
 _ITERATIONS = 60
+_LAST_STEP = 1e-12  # relative to the tilt; further steps are rounding errors
 _FAR = 1.0  # standard deviations; below, no p-value matters and the normal distribution will do
 
 
@@ -166,7 +167,11 @@ def _find_tilt(
         first, second = expect(t)
         low, high = np.where(first < target, t, low), np.where(first < target, high, t)
         proposal = t - _divide(first - target, second)
-        t = np.where((proposal > low) & (proposal < high), proposal, (low + high) / 2)
+        found = (second > 0) & (np.abs(proposal - t) <= _LAST_STEP * t)
+        if found.all():
+            break
+        between = np.where((proposal > low) & (proposal < high), proposal, (low + high) / 2)
+        t = np.where(found, t, between)
     return t, expect(t)[1]
 
 

@@ -7,6 +7,7 @@ value are known for each t. The upward bias is part of that distribution, so it 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ _HALVINGS = 6
 _STEPS = 20
 _NO_NOISE = 1e-6  # smaller differences between resamples come from rounding and from stand-ins for empty cells
 _DOUBLINGS = 40
+_PARTS = 1 << 30
 
 
 class Direction(NamedTuple):
@@ -37,8 +39,7 @@ class Direction(NamedTuple):
         """The t at which the truth is `value`, or the last one if no truth is as large."""
         if self.truth(0.0) >= value:
             return 0.0
-        top = self.find_top(lambda t: self.truth(t) >= value)
-        return bisect(lambda t: self.truth(t) >= value, top, halvings=30)
+        return _find_first(lambda t: self.truth(t) - value, self.find_top(lambda t: self.truth(t) >= value))
 
     def find_top(self, reached: Callable[[float], bool]) -> float:
         """A t at which the condition holds, or at which the truth does not grow any more."""
@@ -71,9 +72,10 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
     """
     tail = (1 - level) / 2
     value = evidence.value
-    directions = [_Search(direction) for direction in evidence.directions if not direction.is_zero]
-    null = evidence.directions[0].simulate(0.0)
-    noise = max(float(np.ptp(null)), float(np.ptp(evidence.directions[0].simulate(1.0))))
+    null = evidence.directions[0].simulate(0.0)  # a calibrated model is the same in all directions
+    every = [_Search(direction, null) for direction in evidence.directions]
+    directions = [search for search in every if not search.direction.is_zero]
+    noise = max(float(np.ptp(null)), float(np.ptp(every[0].simulate(1.0))))
     if not evidence.unseen and noise <= _NO_NOISE * value:  # resamples that are all alike tell nothing
         return 0.0, evidence.most
     low = 0.0
@@ -82,7 +84,7 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
         for search in directions:
             low = min(low, search.low(value, tail=tail, known=low))
     if low == 0:
-        directions += [_Search(direction) for direction in evidence.unseen if not direction.is_zero]
+        directions += [_Search(direction, null) for direction in evidence.unseen if not direction.is_zero]
     typical = max(value, float(np.median(null)))
     high = -np.inf
     for search in directions:
@@ -95,32 +97,66 @@ def limits(evidence: Evidence, *, level: float) -> tuple[float, float]:
 class _Search:
     """The search for limits along a direction; simulations are kept."""
 
-    def __init__(self, direction: Direction) -> None:
-        self._direction = direction
-        self._simulate = functools.cache(direction.simulate)
+    def __init__(self, direction: Direction, null: np.ndarray) -> None:
+        self.direction = direction
+        self.simulate = functools.cache(lambda t: null if t == 0 else direction.simulate(t))
         self.is_exhausted = False  # whether even the largest truth was not too large
 
     def low(self, value: float, *, tail: float, known: float) -> float:
         """The smallest truth that shows the value or more with probability `tail`; infinity if it is above `known`."""
 
         def excess(t: float) -> float:
-            return float(np.quantile(self._simulate(t), 1 - tail, method="higher")) - value * (1 - _TOLERANCE)
+            values = self.simulate(t)
+            return _order_statistic(values, math.ceil((len(values) - 1) * (1 - tail))) - value * (1 - _TOLERANCE)
 
-        if np.isfinite(known) and excess(self._direction.place(known)) < 0:
+        if np.isfinite(known) and excess(self.direction.place(known)) < 0:
             return np.inf
-        return self._direction.truth(_bracket(excess, self._direction.find_top(lambda t: excess(t) >= 0))[0])
+        return self.direction.truth(_bracket(excess, self.direction.find_top(lambda t: excess(t) >= 0))[0])
 
     def high(self, value: float, *, tail: float, known: float) -> float:
         """The largest truth that shows the value or less with probability `tail`, or anything below `known`."""
 
         def excess(t: float) -> float:
-            return float(np.quantile(self._simulate(t), tail, method="lower")) - value * (1 + _TOLERANCE) - _ROUNDING
+            values = self.simulate(t)
+            smallest = _order_statistic(values, math.floor((len(values) - 1) * tail))
+            return smallest - value * (1 + _TOLERANCE) - _ROUNDING
 
-        if np.isfinite(known) and excess(self._direction.place(known)) > 0:
+        if np.isfinite(known) and excess(self.direction.place(known)) > 0:
             return -np.inf
-        top = self._direction.find_top(lambda t: excess(t) > 0)
+        top = self.direction.find_top(lambda t: excess(t) > 0)
         self.is_exhausted = excess(top) <= 0
-        return self._direction.truth(top if self.is_exhausted else _bracket(excess, top)[1])
+        return self.direction.truth(top if self.is_exhausted else _bracket(excess, top)[1])
+
+
+def _find_first(function: Callable[[float], float], high: float) -> float:
+    """The first of 2^30 equal steps from 0 to `high` at which a rising function is not negative, or the last one.
+
+    It is negative at 0. The search is by false position, with a halving after each step that did not halve the rest:
+    functions that are nearly linear need few evaluations.
+    """
+    first, last = 0, _PARTS
+    at_first, at_last = function(0.0), function(high)
+    side, halve = 0, False
+    while last - first > 1:
+        rest = last - first
+        share = 0.5 if halve or at_last < 0 else at_first / (at_first - at_last)
+        middle = first + min(max(math.ceil(share * rest), 1), rest - 1)
+        found = function(high * middle / _PARTS)
+        if found >= 0:
+            last, at_last = middle, found
+            at_first = at_first / 2 if side == 1 else at_first
+            side = 1
+        else:
+            first, at_first = middle, found
+            at_last = at_last / 2 if side == -1 else at_last
+            side = -1
+        halve = last - first > rest // 2
+    return high * last / _PARTS
+
+
+def _order_statistic(values: np.ndarray, index: int) -> float:
+    """The value at an index of the sorted values, without sorting all of them."""
+    return float(np.partition(values, index)[index])
 
 
 def _bracket(function: Callable[[float], float], high: float) -> tuple[float, float]:

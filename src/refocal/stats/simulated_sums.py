@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_BLOCK = 1 << 14  # sums that are looked at together
+
 
 class ColumnSums(NamedTuple):
     """Sums over the claims c of each column with weights w and outcomes y, (M,) each. All weights add up to 1."""
@@ -36,10 +38,22 @@ class ColumnSums(NamedTuple):
         """The mean residual of each column; 0 in an empty one."""
         return np.divide(self.residual, self.weight, out=np.zeros_like(self.weight), where=self.weight > 0)
 
+    def possible_gaps(self) -> GapRange:
+        """The gaps that are possible: no frequency is below 0 or above 1. In an empty column, it is only 0."""
+        held = self.weight > 0
+        mean = np.divide(self.claim, self.weight, out=np.zeros_like(self.weight), where=held)
+        return GapRange(np.where(held, mean - 1, 0.0), np.where(held, mean, 0.0))
+
+
+class GapRange(NamedTuple):
+    """The least and the largest possible gap of each column, (M,) each."""
+
+    least: np.ndarray
+    largest: np.ndarray
+
     def bound(self, gap: np.ndarray) -> np.ndarray:
-        """The nearest possible gaps: no frequency is below 0 or above 1."""
-        mean = np.divide(self.claim, self.weight, out=np.zeros_like(self.weight), where=self.weight > 0)
-        return np.where(self.weight > 0, np.clip(gap, mean - 1, mean), 0.0)
+        """The nearest possible gaps."""
+        return np.minimum(np.maximum(gap, self.least), self.largest)
 
 
 def sum_columns(
@@ -76,13 +90,14 @@ class SumSimulator:
         mass_share: float = 1.0,
     ) -> None:
         self._columns = columns
-        self._order = None if like is None else np.argsort(like, axis=0, kind="stable")
+        self._possible = columns.possible_gaps()
+        self._places = None if like is None else _rank(like)
         self._hits = hits
         self._seed = int(rng.integers(1 << 63))
         self._step = np.divide(
             columns.square, columns.weight, out=np.ones_like(columns.weight), where=columns.weight > 0
         )
-        self._whole = all(_are_whole(row / self._step) for row in hits)  # all weights are equal
+        self._whole = _are_whole(hits, self._step)  # all weights are equal
         mass = rng.poisson(columns.weight / self._step, hits.shape).reshape(len(hits), groups, -1)
         mass = mass * self._step.reshape(groups, -1)
         given = columns.weight.reshape(groups, -1)
@@ -98,40 +113,53 @@ class SumSimulator:
     def draw(self, gap: np.ndarray) -> np.ndarray:
         """Residual sums (resamples, M) if the claims of each column exceed their frequency by `gap`, (M,)."""
         weight, claim = self._columns.weight, self._columns.claim
-        gap = self._columns.bound(gap)
+        gap = self._possible.bound(gap)
         over = gap >= 0
         side = np.where(over, claim, weight - claim)
         lost = np.divide(np.abs(gap) * weight, side, out=np.zeros_like(side), where=side > 0)
         changed = lost > 0
         kept = weight - self._hits
         np.copyto(kept, self._hits, where=over)
-        if changed.any():
+        if changed.all():
+            kept[:] = self._thin(kept, np.maximum(0.0, 1 - lost), self._step)
+        elif changed.any():
             kept[:, changed] = self._thin(kept[:, changed], np.maximum(0.0, 1 - lost[changed]), self._step[changed])
         np.subtract(weight, kept, out=kept, where=~over)
         sums = np.subtract(claim, kept, out=kept)
-        if self._order is not None:
-            increasing = np.sort(sums, axis=0)
-            np.put_along_axis(sums, self._order, increasing, axis=0)
+        if self._places is not None:
+            increasing = np.sort(np.ascontiguousarray(sums.T), axis=1)
+            sums[:] = increasing.ravel()[self._places]
         return sums
 
     def draw_truth(self, gap: np.ndarray) -> np.ndarray:
         """True residual sums (resamples, M) of other samples of rows, if these are the true gaps."""
-        return self._columns.bound(gap) * self._mass
+        return self._possible.bound(gap) * self._mass
 
     def draw_means(self, losses: np.ndarray) -> np.ndarray:
         """Weighted means (resamples,) of losses that each column has, (M,), in other samples of rows."""
         return self._mass @ losses
 
     def _thin(self, sums: np.ndarray, share: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Keep each unit of the sums with probability `share`."""
+        """Keep each unit of the sums with probability `share`; this overwrites the sums."""
         rng = np.random.default_rng(self._seed)
         if self._whole:
-            sums /= step  # a copy of columns
+            sums /= step
             return rng.binomial(np.rint(sums, out=sums).astype(np.int64), share) * step
         spread = np.sqrt(np.maximum(sums, 0.0) * step * share * (1 - share))
         return np.clip(sums * share + spread * rng.standard_normal(sums.shape), 0.0, sums)
 
 
-def _are_whole(counts: np.ndarray) -> bool:
-    """Whether all numbers are whole, up to rounding."""
-    return bool(np.abs(counts - np.rint(counts)).max() < 1e-6)
+def _rank(like: np.ndarray) -> np.ndarray:
+    """Find the places of values (R, M) among the sorted values of their columns, one column after another."""
+    resamples, columns = like.shape
+    order = np.argsort(like, axis=0, kind="stable")
+    places = np.empty(like.shape, dtype=np.intp)
+    np.put_along_axis(places, order, np.arange(resamples)[:, None] + resamples * np.arange(columns), axis=0)
+    return places
+
+
+def _are_whole(hits: np.ndarray, step: np.ndarray) -> bool:
+    """Whether all hits (R, M) are whole multiples of the steps (M,), up to rounding."""
+    rows = max(1, _BLOCK // len(step))
+    blocks = (hits[start : start + rows] / step for start in range(0, len(hits), rows))
+    return all(np.abs(counts - np.rint(counts)).max() < 1e-6 for counts in blocks)

@@ -33,10 +33,12 @@ class RankedScores(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Self:
         """Some of the samples; each keeps its number."""
+        if len(rows) == self.samples.shape[1]:
+            return self
         kept = np.zeros(self.samples.shape[1], bool)
         kept[rows] = True
-        chosen = kept[self.samples]
-        return type(self)(*(each[chosen].reshape(len(each), -1) for each in self))
+        chosen = np.flatnonzero(kept[self.samples])
+        return type(self)(*(each.ravel()[chosen].reshape(len(each), -1) for each in self))
 
     def fit_isotonic(self, counts: np.ndarray, *, floor: float) -> list[tuple[np.ndarray, np.ndarray]]:
         """Fit a non-decreasing function to each problem by least squares.
