@@ -1,0 +1,117 @@
+"""The documentation site: `make docs` builds it into build/site.
+
+The source folder is the repository, so that pages link to each other as they do in a clone: `sphinx-build -c docs .`
+Nothing is fetched during a build, unless REFOCAL_DOCS_ONLINE=1 asks for links into other packages' documentation.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent / "src"), str(HERE.parent / "lab" / "src")]
+
+import refocal  # noqa: E402
+
+project = "refocal"
+author = "The refocal developers"
+project_copyright = f"2026, {author}"
+version = release = refocal.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "command_line",
+    "docstring_blocks",
+    "repository_links",
+]
+
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**.md",
+    "docs/examples/*.rst",
+    "docs/reference/api/*.rst",
+    "benchmarks/results/*.md",
+    "lab/README.md",
+    "lab/docs/*.md",
+    "lab/zoo/README.md",
+    "lab/benchmarks/results/*.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+templates_path = [str(HERE / "templates")]  # absolute: autosummary looks below the source folder, the builder here
+default_role = "code"  # docstrings write `name`, as Markdown does
+nitpicky = False
+suppress_warnings = ["config.cache"]  # the settings of the gallery hold a function
+
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+# packages that an extra brings: their names stay visible in the reference if they are not installed
+autodoc_mock_imports = [
+    name
+    for name in ("curvlinops", "jax", "lightning", "ray", "torchmetrics", "transformers")
+    if importlib.util.find_spec(name) is None
+]
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the arguments are described with their shapes
+autodoc_preserve_defaults = True
+autosummary_generate = True
+autosummary_imported_members = True
+autosummary_ignore_module_all = False
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 88
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "scipy": ("https://docs.scipy.org/doc/scipy", None),
+    "sklearn": ("https://scikit-learn.org/stable", None),
+    "torch": ("https://docs.pytorch.org/docs/stable", None),
+}
+if os.environ.get("REFOCAL_DOCS_ONLINE") != "1":
+    intersphinx_mapping = {}
+
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "docs/examples",
+    "filename_pattern": "/plot_",
+    "ignore_pattern": r"^(?!plot_)",
+    "within_subsection_order": "FileNameSortKey",
+    "download_all_examples": False,
+    "show_signature": False,
+    "write_computation_times": False,
+    "show_memory": False,
+    "min_reported_time": 600,
+    "image_srcset": ["2x"],
+    "remove_config_comments": True,
+    "abort_on_example_error": True,
+}
+
+html_theme = "furo"
+html_title = f"refocal {release}"
+html_static_path = ["static"]
+html_css_files = ["refocal.css"]
+html_additional_pages = {"index": "redirect.html"}  # the site opens at its root, too
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
