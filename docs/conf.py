@@ -106,6 +106,7 @@ sphinx_gallery_conf = {
 }
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"refocal {release}"
 html_static_path = ["static"]
 html_css_files = ["refocal.css"]

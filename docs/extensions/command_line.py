@@ -41,11 +41,11 @@ class CommandLine(SphinxDirective):
         formatter.add_usage(command.usage, command._actions, command._mutually_exclusive_groups, prefix="")
         section += _block(formatter.format_help().strip())
         for group in command._action_groups:
-            if rows := [(action, text) for action in group._group_actions if (text := _meaning(command, action))]:
+            if rows := [row for action in group._group_actions for row in _rows(command, action)]:
                 section += nodes.rubric("", (group.title or "").capitalize())
                 if group.description:
                     section += nodes.paragraph("", "", *_inline(f"{_sentence(group.description)}."))
-                section += _definitions(command, rows)
+                section += _definitions(rows)
         examples = (command.epilog or "").split("\n\n")[0]
         if examples.startswith("examples:\n"):
             section += nodes.rubric("", "Examples")
@@ -69,28 +69,29 @@ def _formatter(command: argparse.ArgumentParser) -> argparse.HelpFormatter:
     return formatter
 
 
-def _meaning(command: argparse.ArgumentParser, action: argparse.Action) -> str:
-    if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
-        return ""
+def _rows(command: argparse.ArgumentParser, action: argparse.Action) -> Iterator[tuple[str, str]]:
+    """What to write for an action, and what that does; for commands, one pair each."""
     if isinstance(action, argparse._SubParsersAction):
-        return "; ".join(f"{choice.dest}: {choice.help}" for choice in action._choices_actions)
-    return _formatter(command)._expand_help(action) if action.help else ""
+        yield from ((choice.dest, choice.help) for choice in action._choices_actions)
+    elif not isinstance(action, argparse._HelpAction) and action.help:
+        formatter = _formatter(command)
+        yield formatter._format_action_invocation(action), formatter._expand_help(action)
 
 
-def _definitions(command: argparse.ArgumentParser, rows: list[tuple[argparse.Action, str]]) -> nodes.definition_list:
+def _definitions(rows: list[tuple[str, str]]) -> nodes.definition_list:
     definitions = nodes.definition_list(classes=["options"])
-    for action, text in rows:
-        call = _formatter(command)._format_action_invocation(action)
+    for call, meaning in rows:
         definitions += nodes.definition_list_item(
             "",
             nodes.term("", "", nodes.literal("", call)),
-            nodes.definition("", nodes.paragraph("", "", *_inline(f"{_sentence(text)}."))),
+            nodes.definition("", nodes.paragraph("", "", *_inline(f"{_sentence(meaning)}."))),
         )
     return definitions
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].removesuffix(".") if not text.startswith("-") else text
+    """A text that begins with a capital letter and does not end in a period."""
+    return text[:1].upper() + text[1:].removesuffix(".")
 
 
 def _inline(text: str) -> Iterator[nodes.Node]:
