@@ -6,7 +6,6 @@ Nothing is fetched during a build, unless REFOCAL_DOCS_ONLINE=1 asks for links i
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -60,12 +59,6 @@ myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
-# packages that an extra brings: their names stay visible in the reference if they are not installed
-autodoc_mock_imports = [
-    name
-    for name in ("curvlinops", "jax", "lightning", "ray", "torchmetrics", "transformers")
-    if importlib.util.find_spec(name) is None
-]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the arguments are described with their shapes
 autodoc_preserve_defaults = True
@@ -74,8 +67,8 @@ autosummary_imported_members = True
 autosummary_ignore_module_all = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
-napoleon_use_ivar = True
-python_maximum_signature_line_length = 88
+napoleon_custom_sections = [("Attributes", "params_style")]
+python_maximum_signature_line_length = 100
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
@@ -109,6 +102,7 @@ html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_title = f"refocal {release}"
 html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
 html_css_files = ["refocal.css"]
 html_additional_pages = {"index": "redirect.html"}  # the site opens at its root, too
 html_copy_source = False

@@ -65,7 +65,8 @@ def _table_row(lines: list[str], number: int) -> list[str]:
 
 def _process(app: Sphinx, what: str, name: str, obj: Any, options: object, lines: list[str]) -> None:
     if what != "data":
-        lines[:] = mark_up(lines)
+        # a blank line first: napoleon reads "text: more" in the first line of an attribute as a type
+        lines[:] = [""] * (what in {"attribute", "property"}) + mark_up(lines)
     elif isinstance(obj, Collection):  # of names
         lines[:] = [", ".join(f"`{member}`" for member in obj)]
     else:
