@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.pages import run_page
+
 REPOSITORY = Path(__file__).parents[1]
 # the losses on docs/how-to/which-map.md are other packages': tests/peers runs them
 PAGES = [
@@ -16,28 +18,26 @@ PAGES = [
     REPOSITORY / "lab" / "README.md",
     *sorted((REPOSITORY / "lab" / "docs").glob("*.md")),
 ]
+TUTORIALS = sorted((REPOSITORY / "docs" / "tutorials").glob("*.md"))
 
 # what pages need besides the packages of `make test`
 NEEDS = {
     "boosting.md": ("lightgbm", "xgboost"),
     "hugging-face.md": ("transformers",),
     "jax.md": ("jax", "optax"),
+    "lightgbm-csv.md": ("lightgbm",),
     "lightning.md": ("lightning",),
 }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", [*PAGES, *TUTORIALS], ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     for package in NEEDS.get(page.name, ()):
         pytest.importorskip(package, reason=f"{package} is not installed: `make test-integrations` runs this page")
     monkeypatch.chdir(tmp_path)
     if page.name == "jax.md":
         importlib.import_module("jax").config.update("jax_enable_x64", False)  # as in the process of a reader
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-        exec(compile(block, page.name, "exec"), names)
-        said = [line.split("  # ", 1)[-1] for line in block.splitlines() if line.lstrip().startswith("print(")]
-        assert capsys.readouterr().out.splitlines() == said
+    run_page(page, capsys, tutorial=page in TUTORIALS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""What runs the pages of the documentation must notice a page that says something wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.pages import run_page
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    def run_text(text, **settings):
+        page = tmp_path / "page.md"
+        page.write_text(text, encoding="utf-8")
+        run_page(page, capsys, **settings)
+
+    monkeypatch.chdir(tmp_path)
+    return run_text
+
+
+def code(line, said=None):
+    return f"# Page\n\n```python\n{line}\n```\n" + ("" if said is None else f"\n```text\n{said}\n```\n")
+
+
+def command(line, said=None):
+    return code(line, said).replace("python", "sh", 1)
+
+
+def test_right_pages_pass(run):
+    run(code("print(1 + 1)  # 2"))
+    run(code("x = 3\nprint(x, 'rows')  # 3 rows"), tutorial=True)
+    run(code("print('NLL 0.512\\nand more')", "NLL 0.50\nand more"), tutorial=True)
+    run(code("print('a', 'b', 'c', 'd', sep='\\n')", "a\n...\nd"), tutorial=True)
+    run(command("refocal explain --gamma 3 --classes 10"), tutorial=True)
+    run(command("no such command"))  # only tutorials run them
+
+
+@pytest.mark.parametrize(
+    ("text", "tutorial"),
+    [
+        (code("print(1 + 1)  # 3"), False),
+        (code("print(0.5)  # 0.50001"), False),
+        (code("print(1)\nprint(2)  # 2"), True),
+        (code("x = 2\nif x > 1:\n    print('more')"), True),
+        (code("print('NLL 0.6')", "NLL 0.5"), True),
+        (code("print('NLL 0.5')", "ECE 0.5"), True),
+        (code("print('1,200 rows')", "1,500 rows"), True),
+        (code("print('a', 'b', 'c', 'd', sep='\\n')", "a\n...\ne"), True),
+        (code("print('a', 'b', 'c', 'd', sep='\\n')", "b\n...\nd"), True),
+        (command("refocal explain --gamma 3 --classes 10", "something else"), True),
+        (command("refocal evaluate missing.npz"), True),
+        (command("rm page.md"), True),
+    ],
+)
+def test_wrong_pages_fail(run, text, tutorial):
+    with pytest.raises(AssertionError):
+        run(text, tutorial=tutorial)
