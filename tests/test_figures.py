@@ -1,0 +1,34 @@
+"""The figures of the documentation: their scripts run and draw something, and no figure lacks its script."""
+
+from __future__ import annotations
+
+import importlib.util
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+SIMULATED = {"ece_bias", "limits"}  # a few seconds each
+NAMES = sorted(file.stem for file in FIGURES.glob("*.svg"))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SIMULATED else name for name in NAMES]
+)
+def test_script_draws_a_figure_of_the_committed_size(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FIGURES))
+    mpl.use("agg")
+    spec = importlib.util.spec_from_file_location(f"figure_{name}", FIGURES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(str(tmp_path / "drawn.svg"))
+    drawn, kept = (ET.parse(file).getroot() for file in (tmp_path / "drawn.svg", FIGURES / f"{name}.svg"))
+    assert drawn.attrib["viewBox"] == kept.attrib["viewBox"]
+    assert len(list(drawn.iter())) == len(list(kept.iter()))
+
+
+def test_every_picture_has_a_script():
+    pictures = {file.stem for kind in ("svg", "png") for file in FIGURES.glob(f"*.{kind}")}
+    assert pictures == {file.stem for file in FIGURES.glob("*.py")} - {"style"}
