@@ -1,4 +1,4 @@
-"""Time of top-label ECE and of temperature scaling in six packages, for the table of the README.
+"""Time of top-label ECE and of temperature scaling beside six other packages, for the table of the README.
 
 python benchmarks/comparison.py --out benchmarks/results/comparison.md
 
@@ -105,13 +105,13 @@ def main() -> None:
         lines += rows("temperature scaling", measure(temperature_tasks(logits, labels)))
     text = "\n".join(
         [
-            "# Two tasks in six packages",
+            "# Two tasks beside six other packages",
             "",
-            f"The shortest of {REPEATS} runs on {SHAPE[0]:,} x {SHAPE[1]:,} float32 scores, one thread, every package in "
-            f"the same process on the same arrays. ECE: {BINS} bins of equal width, from probabilities; MAPIE defines "
-            "it otherwise, so its value differs. Temperature: by likelihood; the true one is "
+            f"The shortest of {REPEATS} runs on {SHAPE[0]:,} x {SHAPE[1]:,} float32 scores, one thread, every package "
+            f"in the same process on the same arrays. ECE: {BINS} bins of equal width, from probabilities. MAPIE "
+            "defines it otherwise, so its value differs. Temperature: by likelihood; the true one is "
             f"{calibrators.TRUE_TEMPERATURE}. netcal gets float64, because it returns T = 1 for float32. "
-            "torch-uncertainty's ECE is torchmetrics'; scikit-learn has no ECE, and MAPIE and torchmetrics have no "
+            "torch-uncertainty's ECE is torchmetrics'. scikit-learn has no ECE, and MAPIE and torchmetrics have no "
             "temperature scaling.",
             "",
             "| task | package | seconds | times refocal | value |",

@@ -584,12 +584,19 @@ def test_forced_colors_bring_no_progress_into_a_file(files):
     assert done.stderr == ""
 
 
-def test_commands_of_the_readme_run_as_printed(files, capsys):
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "named"),
+    [
+        ("README.md", {"evaluate", "calibrate", "apply"}),
+        ("docs/how-to/check-predictions.md", {"evaluate", "calibrate", "apply", "export", "explain"}),
+    ],
+)
+def test_commands_of_the_pages_run_as_printed(files, capsys, page, named):
+    text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
     # the commands of the other blocks are tested elsewhere
-    block = next(part for part in readme.split("```sh\n") if part.startswith("refocal evaluate")).split("```", 1)[0]
+    block = next(part for part in text.split("```sh\n") if part.startswith("refocal evaluate")).split("```", 1)[0]
     commands = [line.split() for line in block.splitlines()]
-    assert {command[1] for command in commands} == {"evaluate", "calibrate", "apply", "export", "explain"}
+    assert {command[1] for command in commands} == named
     Predictions.read("test.npz").write("new.npz")
     for command in commands:
         assert run(capsys, *command[1:])[0] == 0, command

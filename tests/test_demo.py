@@ -1,4 +1,4 @@
-"""The predictions that ship with the package, and the numbers that the README gives for them."""
+"""The predictions that ship with the package, and the numbers that the page about the demo gives for them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from refocal import cli, demo
 from refocal.report import words
 
 REPOSITORY = Path(__file__).parents[1]
+PAGE = REPOSITORY / "docs" / "how-to" / "read-the-demo.md"
 
 
 def test_predictions_are_what_they_claim():
@@ -22,22 +23,22 @@ def test_predictions_are_what_they_claim():
     assert 0.05 < np.mean(np.argmax(predictions.scores, axis=1) != predictions.labels) < 0.2
 
 
-def test_readme_shows_what_make_demo_prints(monkeypatch, capsys, tmp_path):
+def test_the_page_shows_what_make_demo_prints(monkeypatch, capsys, tmp_path):
     command = re.search(r"refocal (demo .*)", (REPOSITORY / "Makefile").read_text(encoding="utf-8"))[1]
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     assert cli.main(command.split()) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert readme.split("```text\n")[1].split("```")[0].splitlines() == printed
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.split("```text\n")[1].split("```")[0].splitlines() == printed
 
 
-def test_readme_tells_what_the_closed_form_does_to_the_demo():
+def test_the_page_tells_what_the_closed_form_does_to_the_demo():
     val, test = demo.load().select("val"), demo.load().select("test")
     report = refocal.calibrate(val.scores, val.labels, gamma=demo.GAMMA).report(test.scores, test.labels)
     posterior = next(method for method in report.methods if method.name == "posterior")
     sure, right = words.mean_confidence_and_accuracy(posterior)
     before, after = (method.measures["ece"].value for method in (report.given, posterior))
-    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    assert f"takes ECE from {before:.1%} to {after:.1%}. It undoes" in readme
-    assert f"{sure:.1%} sure after it and {right:.1%} right" in readme
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"takes ECE from {before:.1%} to {after:.1%}. It undoes" in page
+    assert f"{sure:.1%} sure after it and {right:.1%} right" in page

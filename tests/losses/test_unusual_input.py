@@ -190,9 +190,9 @@ def test_representations_show_the_settings():
     assert "alpha=0.25" in repr(L.SigmoidFocalLoss())
 
 
-def test_readme_example_runs(capsys):
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    block = readme.split("## Losses")[1].split("```python\n", 1)[1].split("```", 1)[0]
+def test_example_of_the_page_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs/how-to/losses.md").read_text(encoding="utf-8")
+    block = page.split("## You are going to train")[1].split("```python\n", 1)[1].split("```", 1)[0]
     exec(block, {})
     assert "0.92" in capsys.readouterr().out
 

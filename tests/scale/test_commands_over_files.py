@@ -243,9 +243,9 @@ def test_an_address_means_ray(words):
     assert build_parser().parse_args(words.split()).engine is None
 
 
-def test_the_commands_of_the_readme_are_known():
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    table = readme.split("| here | on a cluster |")[1].split("\n\n")[0]
+def test_the_commands_of_the_page_are_known():
+    page = (Path(__file__).parents[2] / "docs/how-to/scale.md").read_text(encoding="utf-8")
+    table = page.split("| here | on a cluster |")[1].split("\n\n")[0]
     pairs = [re.findall(r"`(refocal [^`]*)`", line) for line in table.splitlines() if "`refocal" in line]
     assert [build_parser().parse_args(shlex.split(here)[1:]).command for here, _ in pairs] == [
         "evaluate",
