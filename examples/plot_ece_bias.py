@@ -43,7 +43,8 @@ for values, color, name in ((plain, "#b04a06", "ECE"), (debiased, "#0a649f", "EC
     ax.fill_between(counts, low, high, color=color, alpha=0.2, linewidth=0)
     ax.plot(counts, values.mean(axis=1), color=color, linewidth=2, marker="o", label=name)
 ax.axhline(0, color="0.45", linewidth=1, linestyle="--", label="true value")
-ax.set(xscale="log", xlabel="number of samples", ylabel="ECE of a calibrated classifier", yticks=[0, 0.05, 0.1, 0.15])
+ax.set(xscale="log", yticks=[0, 0.05, 0.1, 0.15])
+ax.set(xlabel="number of samples", ylabel="ECE of a calibrated classifier")
 ax.yaxis.set_major_formatter("{x:.0%}")
 ax.legend(frameon=False)
 plt.show()
@@ -56,14 +57,8 @@ plt.show()
 
 first = [metrics.interval(metrics.ece, *group[0]) for group in samples]
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-ax.vlines(
-    counts,
-    [each.low for each in first],
-    [each.high for each in first],
-    color="#8db8d8",
-    linewidth=7,
-    label="95% limits",
-)
+low, high = [each.low for each in first], [each.high for each in first]
+ax.vlines(counts, low, high, color="#8db8d8", linewidth=7, label="95% limits")
 ax.plot(counts, [each.value for each in first], "o", color="#b04a06", label="ECE of one sample")
 ax.axhline(0, color="0.45", linewidth=1, linestyle="--", label="true value")
 ax.set(xscale="log", xlabel="number of samples", ylabel="ECE")

@@ -50,6 +50,6 @@ figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
 for gamma, shade in zip((0, 1, 2, 3, 5), plt.get_cmap("viridis")(np.linspace(0.75, 0, 5)), strict=True):
     mapped = refocal.posterior(np.stack([top, 1 - top], axis=1), gamma=gamma)[:, 0]
     axes.plot(top, mapped, color=shade, linewidth=2, label=f"γ = {gamma}")
-axes.set(xlabel="softmax score of the predicted class", ylabel="p(y|x) of that class", title="What a score stands for")
+axes.set(xlabel="softmax score of the predicted class", ylabel="p(y|x) of that class")
 axes.legend(frameon=False)
 plt.show()

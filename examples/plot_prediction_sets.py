@@ -54,9 +54,12 @@ plt.show()
 
 levels = np.array([0.8, 0.85, 0.9, 0.95, 0.98, 0.99])
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), layout="constrained")
-for calibrator, color, name in ((None, "#b04a06", "softmax"), (VectorScaling(), "#0a649f", "vector scaling")):
-    fitted = [PredictionSets(coverage=each, calibrator=calibrator).fit(logits[fit], labels[fit]) for each in levels]
-    found = [sets.predict_set(logits[test]) for sets in fitted]
+for calibrator, color, name in (
+    (None, "#b04a06", "softmax"),
+    (VectorScaling(), "#0a649f", "vector scaling"),
+):
+    unfitted = [PredictionSets(coverage=level, calibrator=calibrator) for level in levels]
+    found = [sets.fit(logits[fit], labels[fit]).predict_set(logits[test]) for sets in unfitted]
     covered = [each[np.arange(len(each)), labels[test]].mean() for each in found]
     left.plot(levels, covered, "o-", color=color, label=name)
     right.plot(levels, [each.sum(axis=1).mean() for each in found], "o-", color=color, label=name)

@@ -1,5 +1,5 @@
-"""What does a reliability diagram show, before and after calibration?
-====================================================================
+"""What does a reliability diagram show?
+=====================================
 
 A reliability diagram sorts predictions into bins by confidence and draws, for each bin, how often they are right. On
 the diagonal, confidence equals accuracy.

@@ -43,10 +43,14 @@ def mean_cost(probs: np.ndarray, threshold: float) -> float:
 
 thresholds = np.linspace(0, 1, 201)
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-for probs, color, name in ((before, "#b04a06", "before calibration"), (after, "#0a649f", "after calibration")):
-    ax.plot(thresholds, [mean_cost(probs, each) for each in thresholds], color=color, linewidth=2, label=name)
+for probs, color, name in (
+    (before, "#b04a06", "before calibration"),
+    (after, "#0a649f", "after calibration"),
+):
+    costs = [mean_cost(probs, threshold) for threshold in thresholds]
+    ax.plot(thresholds, costs, color=color, linewidth=2, label=name)
     ax.plot(ACT / MISS, mean_cost(probs, ACT / MISS), "o", color=color, markersize=8)
-ax.axvline(ACT / MISS, color="0.45", linewidth=1, linestyle="--", label="cost of acting / cost of a miss")
+ax.axvline(ACT / MISS, color="0.45", linewidth=1, linestyle="--", label="cost of acting / of a miss")
 ax.set(xlabel="threshold", ylabel="mean cost per case", xlim=(0, 1), ylim=(0, 1.05))
 ax.legend(frameon=False)
 plt.show()

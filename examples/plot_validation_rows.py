@@ -47,7 +47,7 @@ for (name, values), color in zip(nll.items(), ("#0a649f", "#3d7a2a", "#7a4a9e"),
 softmax = metrics.nll(test.scores, test.labels, input="logits")
 posterior = metrics.nll(refocal.posterior_from_logits(test.scores, gamma=demo.GAMMA), test.labels)
 ax.axhline(softmax, color="0.45", linewidth=1.5, linestyle=":", label="softmax, no data")
-ax.axhline(posterior, color="#b04a06", linewidth=2, linestyle="--", label="closed-form posterior, no data")
+ax.axhline(posterior, color="#b04a06", linewidth=2, linestyle="--", label="posterior map, no data")
 ax.set(xscale="log", xticks=sizes, xticklabels=map(str, sizes), ylim=(0.3, 0.75))
 ax.set(xlabel="validation rows", ylabel="log loss on test rows")
 ax.minorticks_off()

@@ -22,7 +22,7 @@ def run_page(page: Path, capsys: pytest.CaptureFixture[str], *, tutorial: bool =
     """Run the Python code of a page, and compare what it prints with the comments behind `print(...)`.
 
     In a tutorial, shell commands are run as well. What code or commands print may stand in a block of text right after
-    them, where a line `...` stands for any lines. Words must be the same there, and numbers about the same.
+    them, where one line `...` may stand for any lines. Words must be the same there, and numbers about the same.
 
     Args:
         page: A Markdown file.
