@@ -77,9 +77,9 @@ test-integrations: $(VENV)/.integrations
 	$(BIN)/python -m pytest tests/integrations src/refocal/integrations src/refocal/boosting tests/test_jax_losses.py \
 		src/refocal/jax tests/report/test_tracking.py tests/test_pages.py
 
-# The documentation site, into build/site. A warning is an error. Pages for names and examples are made anew each time.
+# The documentation site, into build/site, all of it anew. A warning is an error.
 docs: $(VENV)/.docs
-	rm -rf docs/examples docs/reference/api
+	rm -rf build/site build/doctrees docs/examples docs/reference/api
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/site
 	@echo 'open build/site/index.html'
 
