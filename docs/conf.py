@@ -52,12 +52,9 @@ include_patterns = [
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = [str(HERE / "templates")]  # absolute: autosummary looks below the source folder, the builder here
 default_role = "code"  # docstrings write `name`, as Markdown does
-nitpicky = False
-suppress_warnings = ["config.cache"]  # the settings of the gallery hold a function
 
-myst_enable_extensions = ["attrs_inline", "colon_fence"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the arguments are described with their shapes
@@ -91,8 +88,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_signature": False,
     "write_computation_times": False,
-    "show_memory": False,
-    "min_reported_time": 600,
+    "min_reported_time": 600,  # seconds: the time that an example took here tells nobody anything
     "image_srcset": ["2x"],
     "remove_config_comments": True,
     "abort_on_example_error": True,

@@ -79,6 +79,25 @@ def address(site):
     server.server_close()
 
 
+@pytest.mark.parametrize(
+    ("docstring", "marked"),
+    [
+        ("The map is\n\n    p = |q_|.\n\nIt is |p|.", "The map is\n\n::\n\n    p = |q_|.\n\nIt is \\|p\\|."),
+        ("Args:\n    p: Of `y|x`, see y_.", "Args:\n    p: Of `y|x`, see y\\_."),
+        ("Example:\n    >>> fit().classes_\n    |a_|\n", "Example:\n    >>> fit().classes_\n    |a_|"),
+        (
+            "| a | b |\n|---|---|\n| 1 | 2 |",
+            ".. list-table::\n   :header-rows: 1\n\n   * - a\n     - b\n   * - 1\n     - 2",
+        ),
+    ],
+    ids=["formula", "arguments", "example", "table"],
+)
+def test_docstrings_become_restructured_text(docstring, marked, monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs" / "extensions"))
+    mark_up = importlib.import_module("docstring_blocks").mark_up
+    assert mark_up(docstring.splitlines()) == marked.splitlines()
+
+
 def test_no_link_is_broken(site, pages):
     broken, checked = [], 0
     for name, page in pages.items():

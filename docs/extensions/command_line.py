@@ -79,7 +79,7 @@ def _rows(command: argparse.ArgumentParser, action: argparse.Action) -> Iterator
 
 
 def _definitions(rows: list[tuple[str, str]]) -> nodes.definition_list:
-    definitions = nodes.definition_list(classes=["options"])
+    definitions = nodes.definition_list()
     for call, meaning in rows:
         definitions += nodes.definition_list_item(
             "",

@@ -16,7 +16,7 @@ _SECTION = re.compile(r"(Args|Attributes|Example|Examples|Raises|Returns|Yields|
 
 
 def mark_up(lines: list[str]) -> list[str]:
-    """Make indented lines literal blocks and Markdown tables list tables; sections such as "Args:" stay.
+    """Make indented lines literal blocks and Markdown tables list tables; sections and doctests stay.
 
     Elsewhere, bars are absolute values or conditions, and names may end in an underscore.
 
@@ -25,21 +25,24 @@ def mark_up(lines: list[str]) -> list[str]:
         ['The map is', '', '::', '', '    p = q.', '', 'Args:', '    p: A number.']
     """
     marked: list[str] = []
-    blank, in_block, in_section = True, False, False
+    blank, in_block, in_section, in_doctest = True, False, False, False
     for number, line in enumerate(lines):
         text = line.strip()
+        in_doctest = text.startswith(">>>") or (in_doctest and bool(text))
         if _SECTION.match(line):
             in_section = True
         elif text and not line.startswith(" "):
             in_section = in_block = False
         starts = text and blank and line.startswith("    ") and not in_section and not in_block
-        if starts and not text.startswith((">>>", "- ", "* ")):
+        if starts and not in_doctest and not text.startswith(("- ", "* ")):
             marked += ["::", ""]
             in_block = True
-        if text.startswith("|") and text.endswith("|"):
+        if in_block or in_doctest:
+            marked.append(line)
+        elif text.startswith("|") and text.endswith("|"):
             marked += _table_row(lines, number)
         else:
-            marked.append(line if in_block or text.startswith(">>>") else _escape(line))
+            marked.append(_escape(line))
         blank = not text
     return marked
 
