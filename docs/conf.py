@@ -51,6 +51,7 @@ include_patterns = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = [str(HERE / "templates")]  # absolute: autosummary looks below the source folder, the builder here
+smartquotes = False  # quotes belong to values, such as "logits"
 default_role = "code"  # docstrings write `name`, as Markdown does
 
 myst_enable_extensions = ["colon_fence"]

@@ -68,12 +68,18 @@ def _table_row(lines: list[str], number: int) -> list[str]:
 
 def _process(app: Sphinx, what: str, name: str, obj: Any, options: object, lines: list[str]) -> None:
     if what != "data":
-        # a blank line first: napoleon reads "text: more" in the first line of an attribute as a type
-        lines[:] = [""] * (what in {"attribute", "property"}) + mark_up(lines)
+        lines[:] = mark_up(lines)
     elif isinstance(obj, Collection):  # of names
         lines[:] = [", ".join(f"`{member}`" for member in obj)]
     else:
         lines[:] = [f"`{obj!r}`"]
+
+
+def _join_type(app: Sphinx, what: str, name: str, obj: Any, options: object, lines: list[str]) -> None:
+    """Repair properties whose first line reads "What it is: more": napoleon takes "What it is" for a type."""
+    found = [number for number, line in enumerate(lines) if line.startswith(":type: ")]
+    if what == "property" and found:
+        lines[0] = f"{lines.pop(found[0]).removeprefix(':type: ')}: {lines[0]}"
 
 
 def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
@@ -84,7 +90,8 @@ def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: o
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Connect both, the markup before napoleon reads the sections."""
+    """Connect the markup before napoleon reads the sections, and the repair after it."""
     app.connect("autodoc-process-docstring", _process, priority=400)
+    app.connect("autodoc-process-docstring", _join_type, priority=600)
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True}

@@ -8,7 +8,7 @@ import numpy as np
 
 import refocal
 from refocal import demo
-from refocal.calibrators import AutoCalibrator, Calibrator, FocalTemperatureScaling, load
+from refocal.calibrators import Calibrator, FocalTemperatureScaling, TemperatureScaling, load
 from refocal.conformal import PredictionSets
 from refocal.metrics import Interval, ece, interval
 from refocal.predictions import Predictions
@@ -43,7 +43,7 @@ def main() -> None:
     probs = fit(val.scores, val.labels, Path("calibrator.json")).predict_proba(val.scores)
     error: float = ece(probs, val.labels)
     limits: Interval = interval(ece, probs, val.labels, resamples=200)
-    sets = PredictionSets(calibrator=AutoCalibrator(combine="select"), coverage=0.9).fit(val.scores, val.labels)
+    sets = PredictionSets(calibrator=TemperatureScaling(), coverage=0.9).fit(val.scores, val.labels)
     held: np.ndarray = sets.predict_set(val.scores)
     print(limits.low <= error <= limits.high, held.shape == recover(val.scores).shape, trust(val))
 
