@@ -8,10 +8,12 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.version import Version
 
 import refocal
 
@@ -115,6 +117,12 @@ def test_the_distributions_are_complete_and_can_be_uploaded(wheels):
     assert done.stdout.count("PASSED") == len(files)
 
 
+needs_typed_arrays = pytest.mark.skipif(
+    Version(metadata.version("numpy")) < Version("2.3"), reason="np.ndarray has no type of its own before NumPy 2.3"
+)
+
+
+@needs_typed_arrays
 def test_a_script_of_a_user_passes_mypy(bin_folder, tmp_path):
     pytest.importorskip("mypy", reason="mypy, which checks types, is not installed")
     checker = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", bin_folder / "python"]
@@ -126,6 +134,7 @@ def test_a_script_of_a_user_passes_mypy(bin_folder, tmp_path):
     assert 'expression has type "float"' in done.stdout
 
 
+@needs_typed_arrays
 def test_a_script_of_a_user_passes_pyright(bin_folder, tmp_path):
     pytest.importorskip("basedpyright", reason="basedpyright, which checks types, is not installed")
     settings = {"include": [str(SCRIPT)], "typeCheckingMode": "strict"}
