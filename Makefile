@@ -167,8 +167,10 @@ bench-arena: have-data $(VENV)/.test
 have-data:
 	@test -d "$(DATA)/logits" || { echo 'DATA must name the folder that has logits/ and tabular/, got "$(DATA)"'; exit 1; }
 
-figures: $(VENV)/.figures
-	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg
+# All but the picture of the report page, which needs a browser.
+FIGURES := $(patsubst %.svg,%,$(wildcard docs/figures/*.svg))
+figures: $(VENV)/.test
+	for figure in $(FIGURES); do $(BIN)/python $$figure.py $$figure.svg || exit 1; done
 
 clean:
 	rm -rf $(VENV) .venv-* build dist docs/examples docs/reference/api .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -198,8 +200,4 @@ $(VENV)/.integrations: $(VENV)/.jax
 # the reference names what plugs into other packages, so these have to be there
 $(VENV)/.docs: $(VENV)/.integrations
 	$(PIP) --editable '.[docs]'
-	touch $@
-
-$(VENV)/.figures: $(VENV)/.base
-	$(PIP) --editable '.[plot]'
 	touch $@
