@@ -58,7 +58,7 @@ def wheels(pip_settings, tmp_path_factory):
 def bin_folder(wheels, pip_settings, tmp_path_factory):
     """The programs of an environment that has the library's wheel, its dependencies, and nothing else."""
     folder = tmp_path_factory.mktemp("install") / "env"
-    venv.create(folder, with_pip=False)
+    venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     programs = folder / ("Scripts" if os.name == "nt" else "bin")
     install(programs / "python", pip_settings, wheels.library)
     return programs
@@ -215,8 +215,9 @@ def test_the_lab_wheel_brings_its_program(bin_folder, wheels, pip_settings, tmp_
     install(bin_folder / "python", pip_settings, "--no-deps", "--target", tmp_path / "lab", wheels.lab)
     program = [bin_folder / "python", "-m", "refocal_lab"]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path / "lab")}
-    script = (tmp_path / "lab" / "bin" / "refocal-lab").read_text(encoding="utf-8")
-    assert "from refocal_lab.__main__ import main" in script
+    if os.name != "nt":  # there, it is a binary
+        script = (tmp_path / "lab" / "bin" / "refocal-lab").read_text(encoding="utf-8")
+        assert "from refocal_lab.__main__ import main" in script
     for arguments, status, message in (
         (["--version"], 0, "refocal-lab "),
         (["train", "--help"], 0, "usage: refocal-lab train"),
