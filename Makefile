@@ -7,15 +7,15 @@ CONSTRAINTS := constraints.txt
 export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-integrations test-slow test-gpu \
-	mutants lint types bench bench-calibrators bench-arena have-data figures clean
+.PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-integrations test-docs test-slow \
+	test-gpu mutants lint types docs dist bench bench-calibrators bench-arena have-data figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
 # Two workers with one thread each: more threads would wait for each other. One worker runs all tests of a file, so
 # that what they share (an installed wheel, a Ray cluster, a browser) is made once.
-suite test-integrations test-slow: export OMP_NUM_THREADS = 1
+suite test-integrations test-docs test-slow docs: export OMP_NUM_THREADS = 1
 # Keep what Python compiles, for the many processes that tests start.
 suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
@@ -76,6 +76,25 @@ test-peers: $(VENV)/.test
 test-integrations: $(VENV)/.integrations
 	$(BIN)/python -m pytest tests/integrations src/refocal/integrations src/refocal/boosting tests/test_jax_losses.py \
 		src/refocal/jax tests/report/test_tracking.py tests/test_pages.py
+
+# The documentation site, into build/site, all of it anew. A warning is an error.
+docs: $(VENV)/.docs
+	rm -rf build/site build/doctrees docs/examples docs/reference/api
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/site
+	@echo 'open build/site/index.html'
+
+# Builds it by itself, and opens every page in a browser:
+test-docs: $(VENV)/.docs
+	$(BIN)/python -m pytest tests/test_site.py
+
+# Both distributions, into dist/. `make dist TAG=v0.1.0` also checks that the tag is that of the version.
+dist: $(VENV)/.test
+	@test -z "$(TAG)" || $(BIN)/python -c 'import refocal, sys; sys.exit(None if "$(TAG)" == f"v{refocal.__version__}" \
+		else f"the tag is $(TAG), but the version is {refocal.__version__}")'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist lab
+	$(BIN)/python -m twine check --strict dist/*
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
@@ -148,11 +167,13 @@ bench-arena: have-data $(VENV)/.test
 have-data:
 	@test -d "$(DATA)/logits" || { echo 'DATA must name the folder that has logits/ and tabular/, got "$(DATA)"'; exit 1; }
 
-figures: $(VENV)/.figures
-	$(BIN)/python docs/figures/psi.py docs/figures/psi.svg
+# All but the picture of the report page, which needs a browser.
+FIGURES := $(patsubst %.svg,%,$(wildcard docs/figures/*.svg))
+figures: $(VENV)/.test
+	for figure in $(FIGURES); do $(BIN)/python $$figure.py $$figure.svg || exit 1; done
 
 clean:
-	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist docs/examples docs/reference/api .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # curvlinops and what it imports. Its full dependencies include a torchvision that may not fit this PyTorch.
 CURVATURE := backpack-for-pytorch curvlinops-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
@@ -176,6 +197,7 @@ $(VENV)/.integrations: $(VENV)/.jax
 	$(PIP) --editable '.[boosting,lightning,transformers]' optax mlflow-skinny pycocotools wandb
 	touch $@
 
-$(VENV)/.figures: $(VENV)/.base
-	$(PIP) --editable '.[plot]'
+# the reference names what plugs into other packages, so these have to be there
+$(VENV)/.docs: $(VENV)/.integrations
+	$(PIP) --editable '.[docs]'
 	touch $@

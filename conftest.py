@@ -16,7 +16,7 @@ from harness import leftovers, surroundings
 
 FOLDER = surroundings.settle()  # before anything is imported that looks at them
 
-pytest_plugins = ["harness.clusters", "harness.deadlines", "harness.not_run", "harness.pytorch"]
+pytest_plugins = ["harness.browser", "harness.clusters", "harness.deadlines", "harness.not_run", "harness.pytorch"]
 
 # these modules, or their examples, need packages that `make test-integrations` installs
 NEEDS = {

@@ -29,12 +29,15 @@ def test_a_room_loads_nothing_heavy(room):
     assert not set(loaded) & set(HEAVY)
 
 
-@pytest.mark.parametrize(("room", "extra"), [("jax", "jax"), ("language_models", "torch")])
+@pytest.mark.parametrize(
+    ("room", "extra"), [("jax", "jax"), *((room, "torch") for room in ("curvature", "language_models", "losses"))]
+)
 def test_without_its_package_a_room_names_the_extra(room, extra):
     code = f"import sys; sys.modules[{extra!r}] = None; import refocal.{room}"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"ModuleNotFoundError: refocal.{room} needs {extra}: pip install 'refocal[{extra}]'" in done.stderr
+    commands = f"pip install 'refocal[{extra}]', or in a clone pip install -e '.[{extra}]'"
+    assert f"ModuleNotFoundError: refocal.{room} needs {extra}: {commands}" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The two wheels, and the library as users install it: in an environment with the base dependencies only."""
+"""The two distributions, and the library as users install it: in an environment with the base dependencies only."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.version import Version
+
+import refocal
 
 pytestmark = pytest.mark.timeout(900)  # a hundred megabytes are downloaded and unpacked
 REPOSITORY = Path(__file__).parents[1]
+SCRIPT = REPOSITORY / "tests" / "typed" / "user_script.py"
 # without the variables that would let an installed program find the repository
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
@@ -42,8 +47,8 @@ def pip_settings(tmp_path_factory):
 @pytest.fixture(scope="module")
 def wheels(pip_settings, tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
-    for source in (REPOSITORY, REPOSITORY / "lab"):
-        build = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, source]
+    for source in (REPOSITORY, REPOSITORY / "lab"):  # as `make dist` does
+        build = [sys.executable, "-m", "build", "--outdir", folder, source]
         subprocess.run(build, check=True, capture_output=True, env=pip_settings)
     (library,), (lab,) = folder.glob("refocal-*.whl"), folder.glob("refocal_lab-*.whl")
     return Wheels(library, lab)
@@ -53,9 +58,10 @@ def wheels(pip_settings, tmp_path_factory):
 def bin_folder(wheels, pip_settings, tmp_path_factory):
     """The programs of an environment that has the library's wheel, its dependencies, and nothing else."""
     folder = tmp_path_factory.mktemp("install") / "env"
-    venv.create(folder, with_pip=False)
-    install(folder / "bin" / "python", pip_settings, wheels.library)
-    return folder / "bin"
+    venv.create(folder, with_pip=False, symlinks=os.name != "nt")
+    programs = folder / ("Scripts" if os.name == "nt" else "bin")
+    install(programs / "python", pip_settings, wheels.library)
+    return programs
 
 
 def install(python, settings, *arguments):
@@ -96,6 +102,57 @@ def test_the_lab_wheel_holds_the_lab_only(wheels):
     assert found == sources(REPOSITORY / "lab" / "src" / "refocal_lab")
     assert {"refocal_lab/py.typed", "refocal_lab/zoo/published.json"} <= found
     assert {name.split("/")[0] for name in found} == {"refocal_lab"}
+
+
+def test_the_distributions_are_complete_and_can_be_uploaded(wheels):
+    """Each wheel was built from its sdist, and an index shows the metadata and the README."""
+    pytest.importorskip("twine", reason="twine, which checks distributions, is not installed")
+    files = sorted(wheels.library.parent.iterdir())
+    names = [f"{name}-{refocal.__version__}" for name in ("refocal", "refocal_lab")]
+    assert [file.name for file in files] == [name + end for name in names for end in ("-py3-none-any.whl", ".tar.gz")]
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("PASSED") == len(files)
+
+
+needs_typed_arrays = pytest.mark.skipif(
+    Version(metadata.version("numpy")) < Version("2.3"), reason="np.ndarray has no type of its own before NumPy 2.3"
+)
+
+
+@needs_typed_arrays
+def test_a_script_of_a_user_passes_mypy(bin_folder, tmp_path):
+    pytest.importorskip("mypy", reason="mypy, which checks types, is not installed")
+    checker = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", bin_folder / "python"]
+    done = check_types(tmp_path, *checker, "--cache-dir", tmp_path / "cache", SCRIPT)
+    assert done.returncode == 0, done.stdout
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from refocal.metrics import ece\n\nerror: str = ece([[0.9, 0.1]], [0])\n", encoding="utf-8")
+    done = check_types(tmp_path, *checker, "--cache-dir", tmp_path / "cache", wrong)
+    assert 'expression has type "float"' in done.stdout
+
+
+@needs_typed_arrays
+def test_a_script_of_a_user_passes_pyright(bin_folder, tmp_path):
+    pytest.importorskip("basedpyright", reason="basedpyright, which checks types, is not installed")
+    settings = {"include": [str(SCRIPT)], "typeCheckingMode": "strict"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    checker = [sys.executable, "-m", "basedpyright", "--pythonpath", bin_folder / "python", "--project", tmp_path]
+    done = check_types(tmp_path, *checker)
+    assert done.returncode == 0, done.stdout
+    assert "0 errors, 0 warnings, 0 notes" in done.stdout
+
+
+def test_the_script_of_a_user_runs(bin_folder, tmp_path):
+    printed = run(tmp_path, bin_folder / "python", "-W", "error", SCRIPT).splitlines()
+    assert printed[1].startswith("True True These scores are underconfident")
+
+
+def check_types(folder, *command):
+    """Run a type checker away from the repository, so that types come from the installed wheel."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, check=False)
 
 
 def test_every_module_of_the_base_works_without_extras(bin_folder, tmp_path):
@@ -158,8 +215,9 @@ def test_the_lab_wheel_brings_its_program(bin_folder, wheels, pip_settings, tmp_
     install(bin_folder / "python", pip_settings, "--no-deps", "--target", tmp_path / "lab", wheels.lab)
     program = [bin_folder / "python", "-m", "refocal_lab"]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(tmp_path / "lab")}
-    script = (tmp_path / "lab" / "bin" / "refocal-lab").read_text(encoding="utf-8")
-    assert "from refocal_lab.__main__ import main" in script
+    if os.name != "nt":  # there, it is a binary
+        script = (tmp_path / "lab" / "bin" / "refocal-lab").read_text(encoding="utf-8")
+        assert "from refocal_lab.__main__ import main" in script
     for arguments, status, message in (
         (["--version"], 0, "refocal-lab "),
         (["train", "--help"], 0, "usage: refocal-lab train"),

@@ -30,7 +30,7 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("page", [*PAGES, *TUTORIALS], ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     for package in NEEDS.get(page.name, ()):
         pytest.importorskip(package, reason=f"{package} is not installed: `make test-integrations` runs this page")
@@ -69,3 +69,13 @@ def test_paths_that_contributing_names_exist():
     roots = [REPOSITORY, *(REPOSITORY / root for root in ROOTS)]
     missing = {name for name in named if not any((root / name).exists() for root in roots)}
     assert missing == {"lab/zoo/NAME.json", "lab/zoo/NAME.npz"}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, REPOSITORY / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(REPOSITORY))
+)
+def test_no_wrapped_line_becomes_a_list(page):
+    """A line of prose that happens to begin with "1. " or "- " would."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    pairs = re.findall(r"^([^\n|#>*+\- \d][^\n]*)\n((?:1[.)]|[-+*>]) [^\n]*)", text, flags=re.MULTILINE)
+    assert [second for first, second in pairs if not first.endswith(":")] == []

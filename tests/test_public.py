@@ -43,6 +43,7 @@ BASE = {
     "refocal._check",
     "refocal._containers",
     "refocal._documents",
+    "refocal._extras",
     "refocal._files",
     "refocal._lazy",
     "refocal._probability_look",
@@ -65,6 +66,7 @@ ROOMS = {
     "metrics": {"numpy", "scipy", "refocal.maps", "refocal.stats", "refocal.metrics"} | BASE,
     "metrics/torchmetrics": {"torch", "torchmetrics", "refocal._check", "refocal.metrics"},
     "losses": {"numpy", "torch", "triton", "array_api_compat.torch", "refocal._arrays", "refocal._check"}
+    | {"refocal._extras"}
     | {"refocal.maps", "refocal.losses"},
     "boosting": {"numpy", "refocal._check", "refocal._containers", "refocal._extras", "refocal._lazy", "refocal.maps"}
     | {"refocal.boosting"},
@@ -85,9 +87,10 @@ ROOMS = {
     "language_models": {"array_api_compat.torch", "numpy", "scipy", "sklearn", "torch", "refocal._check"}
     | {"refocal._extras", "refocal.maps", "refocal.stats", "refocal.losses", "refocal.metrics"}
     | {"refocal.calibrators", "refocal.language_models"},
-    "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal.losses", "refocal.curvature"},
+    "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal._extras"}
+    | {"refocal.losses", "refocal.curvature"},
     "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
-    | {"refocal._probability_look", "refocal._rounding", "refocal.predictions"},
+    | {"refocal._extras", "refocal._probability_look", "refocal._rounding", "refocal.predictions"},
     "report": {"numpy", "rich", "matplotlib", "refocal.maps", "refocal.stats", "refocal.metrics"}
     | {"refocal.calibrators", "refocal.conformal", "refocal.report", "refocal"}
     | BASE,

@@ -6,6 +6,8 @@ from importlib import resources
 
 from refocal.predictions import Predictions
 
+__all__ = ["load"]
+
 GAMMA = 3.0
 SOURCE = "digits, networks trained with focal loss"
 

@@ -76,5 +76,8 @@ for work in (lambda: Predictions.read("a{suffix}"), lambda: predictions.write("b
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["2"] + ["parquet and csv files need pyarrow: pip install 'refocal[arrow]'"] * 2
+    message = (
+        "parquet and csv files need pyarrow: pip install 'refocal[arrow]', or in a clone pip install -e '.[arrow]'"
+    )
+    assert done.stdout.splitlines() == ["2", message, message]
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["a.npz", f"a{suffix}"])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 import time
 from importlib import resources
 
@@ -15,6 +13,7 @@ import pytest
 
 import refocal
 import sample
+from harness.browser import look
 from refocal import demo
 from refocal.maps.posterior import posterior_from_logits
 from refocal.report.decision_tables import describe_changed, describe_threshold
@@ -22,40 +21,9 @@ from refocal.report.live import measure_rows
 from refocal.report.record import Slider
 
 selenium = pytest.importorskip("selenium", reason="selenium, which drives the browser, is not installed")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select  # noqa: E402
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium or chromedriver is not installed")
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    folder = str(tmp_path_factory.mktemp("browser"))
-    for flag in [*FLAGS, f"--user-data-dir={folder}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER, env={**os.environ, "HOME": folder}))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +50,6 @@ def page(browser, address):
 def saved(report, folder):
     report.save(folder / "report.html")
     return (folder / "report.html").as_uri()
-
-
-def look(browser, *, width=1200, scheme="light", media="screen"):
-    features = [
-        {"name": "prefers-color-scheme", "value": scheme},
-        {"name": "prefers-reduced-motion", "value": "reduce"},
-    ]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 def find(browser, selector):

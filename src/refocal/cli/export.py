@@ -18,6 +18,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> None:
     """Write the graph."""
+    from refocal._extras import how_to_install
     from refocal.calibrators import load
     from refocal.cli.output import check_outputs, show
 
@@ -26,6 +27,6 @@ def run(options: Namespace) -> None:
     try:
         calibrator.to_onnx(options.onnx)
     except ModuleNotFoundError as error:
-        msg = "the export needs onnx: pip install 'refocal[onnx]'"
+        msg = f"the export needs onnx: {how_to_install('onnx')}"
         raise ImportError(msg) from error
     show(options, f"from {calibrator.input_} to probabilities: {options.onnx}", {"onnx": options.onnx})

@@ -1,5 +1,10 @@
 """How curved the loss of a network is: eigenvalues and trace of its Hessian, and the trace as a regularizer."""
 
+# ruff: noqa: E402
+from refocal._extras import require
+
+require("torch", extra="torch", user="refocal.curvature")
+
 from refocal.curvature.eigenvalues import TopEigenvalues, hessian_top_eigenvalues
 from refocal.curvature.lanczos import NotConvergedError
 from refocal.curvature.modes import twice_differentiable

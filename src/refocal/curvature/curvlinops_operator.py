@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from refocal._extras import how_to_install
 from refocal.curvature.problem import Problem
 from refocal.curvature.quadratic_forms import Matrix
 
@@ -74,6 +75,6 @@ def _curvlinops() -> Any:
     try:
         import curvlinops
     except ImportError as error:
-        msg = "Hutch++ and XTrace need curvlinops: pip install 'refocal[curvature]'"
+        msg = f"Hutch++ and XTrace need curvlinops: {how_to_install('curvature')}"
         raise ImportError(msg) from error
     return curvlinops

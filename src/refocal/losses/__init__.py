@@ -15,6 +15,11 @@ Each family has one file with its function, one value per sample, and its module
 | a more confident network, not a less confident one | `InverseFocalLoss` |
 """
 
+# ruff: noqa: E402
+from refocal._extras import require
+
+require("torch", extra="torch", user="refocal.losses")
+
 from refocal.losses.adafocal import AdaFocal
 from refocal.losses.base import NoPosteriorError
 from refocal.losses.brier import BrierLoss, brier_loss

@@ -57,7 +57,7 @@ def minimizer(
 def proper_focal_partial(posterior: ArrayT, labels: Array | Sequence[int], *, gamma: PerClass) -> ArrayT:
     """Compute the proper part of focal loss: focal loss at the minimizer of the predicted posterior.
 
-    L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer`(eta). Unlike focal loss itself, its expectation is
+    L*(eta, y) = -(1 - q_y)^gamma log q_y with q = `minimizer(eta)`. Unlike focal loss itself, its expectation is
     minimized by the true posterior.
 
     Args:

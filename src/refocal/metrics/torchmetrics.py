@@ -13,6 +13,8 @@ from refocal.metrics.accumulator import CalibrationAccumulator
 from refocal.metrics.defaults import BINS, CONFIDENT
 from refocal.metrics.inputs import Task
 
+__all__ = ["CalibrationMetric"]
+
 
 class CalibrationMetric(Metric):
     """Calibration measures for torchmetrics and Lightning; memory does not grow with the data.

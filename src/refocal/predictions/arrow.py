@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from refocal._extras import how_to_install
 from refocal.predictions.carried import Carried
 from refocal.predictions.checks import NAME_LENGTH, SPLIT_LENGTH, Columns
 from refocal.predictions.errors import Place
@@ -21,7 +22,7 @@ def require_arrow() -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
-        message = "parquet and csv files need pyarrow: pip install 'refocal[arrow]'"
+        message = f"parquet and csv files need pyarrow: {how_to_install('arrow')}"
         raise ImportError(message) from error
 
 

@@ -15,6 +15,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from refocal._extras import how_to_install
 from refocal.scale import cluster
 from refocal.scale.engines import Progress, ProgressUpdate, fold_blocks
 from refocal.scale.parts import Block, File, FileSource
@@ -132,7 +133,7 @@ def open_ray(address: str | None, progress: Progress) -> Iterator[RayEngine]:
     try:
         import ray
     except ImportError as error:
-        msg = "engine=\"ray\" needs Ray: pip install 'refocal[ray]'"
+        msg = f'engine="ray" needs Ray: {how_to_install("ray")}'
         raise ImportError(msg) from error
     ours = not ray.is_initialized()
     if ours:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refocal import _check
+from refocal._extras import how_to_install
 from refocal_lab.reproduce import result_files
 from refocal_lab.reproduce.computation import Context
 from refocal_lab.reproduce.kinds import KINDS
@@ -135,7 +136,7 @@ def _require(packages: tuple[str, ...]) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         extras = ",".join(_EXTRA_OF[package] for package in missing)
-        msg = f"this needs {' and '.join(missing)}: pip install 'refocal[{extras}]'"
+        msg = f"this needs {' and '.join(missing)}: {how_to_install(extras)}"
         raise ImportError(msg)
 
 
