@@ -193,10 +193,12 @@ def test_vector_kernel_interval_covers(power, unbiased):
 
 @pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
 @pytest.mark.parametrize("slope", [1.0, 0.5])
-def test_brier_part_intervals_cover(part, slope):
+@pytest.mark.parametrize(("repeats", "least"), [(60, LEAST_OF_60), pytest.param(400, 360, marks=pytest.mark.slow)])
+def test_brier_part_intervals_cover(part, slope, repeats, least):
     """P(y = 1) is 1/2 + slope (p - 1/2) for uniform p, so every part has a closed form.
 
-    At least 49 of 60 intervals from samples of 500 cover it.
+    At least 49 of 60 intervals from samples of 500 cover it. Of 400, 363 cover the refinement of slope 1 and 386 that
+    of slope 0.5, as docs/how-to/metrics.md says.
     """
 
     def sample(seed):
@@ -207,8 +209,8 @@ def test_brier_part_intervals_cover(part, slope):
     spread = 1 / 12  # the variance of p
     truth = {"calibration": (1 - slope) ** 2 * spread, "uncertainty": 0.25, "resolution": slope**2 * spread}
     truth["refinement"] = truth["uncertainty"] - truth["resolution"]
-    hits = count_covered(truth[part], sample, metrics.brier_decomposition, task="binary", part=part)
-    assert hits >= LEAST_OF_60
+    hits = count_covered(truth[part], sample, metrics.brier_decomposition, repeats=repeats, task="binary", part=part)
+    assert hits >= least
 
 
 @pytest.mark.parametrize(("part", "truth"), [("share", 0.19), ("accuracy", (0.9**2 + 0.9 + 1) / (1.9 * 1.5) - 0.05)])
