@@ -146,7 +146,9 @@ def test_a_wrong_file_of_costs_is_refused_before_any_file_is_read(table, capsys)
 
 
 def test_wrong_questions_are_refused(table, capsys):
-    assert "--slice must name a column of a parquet or csv file, got 'x'; columns: " in run(capsys, "--slice", "x")[2]
+    said = "--slice must name a column of a parquet or csv file that holds no scores, got 'x'; columns: "
+    assert f"{said}label, region; scores: prob_1" in run(capsys, "--slice", "x")[2]
+    assert "got 'prob_1'; columns: label, region; scores: prob_1" in run(capsys, "--slice", "prob_1")[2]
     Path("costs.json").write_text("[[0, 1]", encoding="utf-8")
     assert "--costs must be a file of JSON" in run(capsys, "--costs", "costs.json")[2]
     assert "--slice needs all rows in memory, but" in run(capsys, "--slice", "region", "--memory", "1K")[2]
