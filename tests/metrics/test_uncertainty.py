@@ -518,6 +518,17 @@ def test_the_uncertainty_of_two_models_is_not_tested():
         metrics.paired_test(metrics.brier_decomposition, probs, probs, labels, part="uncertainty")
 
 
+@pytest.mark.parametrize("measure", [metrics.ece, metrics.nll, metrics.auroc])
+@pytest.mark.parametrize("convert", [np.asarray, np.ndarray.tolist])
+def test_paired_test_of_different_rows_names_the_scores(measure, convert):
+    probs, labels = draw_calibrated(np.random.default_rng(0), (50, 3))
+    message = "first and second must have equally many rows, got 50 and 49 rows"
+    with pytest.raises(ValueError, match=message):
+        metrics.paired_test(measure, convert(probs), convert(probs[:-1]), labels)
+    with pytest.raises(ValueError, match=r"labels must have shape \(50,\), got \(49,\)"):
+        metrics.paired_test(measure, convert(probs), convert(probs), labels[:-1])
+
+
 @pytest.mark.parametrize(("measure", "settings"), MEASURES)
 def test_paired_test_finds_the_worse_model(measure, settings):
     probs, labels = draw_calibrated(np.random.default_rng(4), (4000, 3), spread=3)
