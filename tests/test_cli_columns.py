@@ -107,7 +107,7 @@ def test_calibrate_and_apply_keep_the_other_columns(suffix, capsys):
     assert said.splitlines() == [f"refocal: {name}.{suffix}: classes: no, yes" for name in ("val", "test")]
     run(capsys, "apply", "cal.json", f"test.{suffix}", *CHOSEN, "--out", f"applied.{suffix}")
     expected = load("cal.json").predict_proba(test["churn_probability"])[:, 1]
-    for name, column in (("out", "prob_yes"), ("applied", "prob_1")):
+    for name, column in (("out", "prob_yes"), ("applied", "prob_yes")):
         found = read(f"{name}.{suffix}")
         assert list(found) == ["customer_id", "churned", "region", column]
         for kept in ("customer_id", "churned", "region"):
@@ -117,7 +117,44 @@ def test_calibrate_and_apply_keep_the_other_columns(suffix, capsys):
     options = ("--prob", "churn_probability", "--ignore", "region")
     _, said = run(capsys, "apply", "cal.json", f"new.{suffix}", *options, "--out", f"new-out.{suffix}")
     assert said == f"refocal: new.{suffix}: kept as they are: customer_id\n"
-    assert list(read(f"new-out.{suffix}")) == ["customer_id", "prob_1"]
+    assert list(read(f"new-out.{suffix}")) == ["customer_id", "prob_yes"]
+    assert load("cal.json").predict([0.001, 0.999]).tolist() == ["no", "yes"]
+
+
+def test_a_calibrator_without_names_gives_numbers(suffix, capsys):
+    """As those of earlier versions."""
+    probs, labels = draw()
+    TemperatureScaling(input="probs").fit(probs, labels.astype(int)).save("cal.json")
+    write_table(f"a.{suffix}", {"score": probs})
+    run(capsys, "apply", "cal.json", f"a.{suffix}", "--prob", "score", "--out", f"b.{suffix}")
+    assert list(read(f"b.{suffix}")) == ["prob_1"]
+
+
+def test_the_file_names_its_column_before_the_calibrator_does(suffix, capsys):
+    write_table(f"a.{suffix}", churn())
+    run(capsys, "calibrate", f"a.{suffix}", *CHOSEN, "--method", "temperature", "--save", "cal.json")
+    write_table(f"new.{suffix}", {"prob_churn": draw()[0]})
+    run(capsys, "apply", "cal.json", f"new.{suffix}", "--out", f"b.{suffix}")
+    assert list(read(f"b.{suffix}")) == ["prob_churn"]
+    write_table(f"new.{suffix}", {"score": draw()[0]})
+    words = ["apply", "cal.json", f"new.{suffix}", "--prob", "score", "--out", f"c.{suffix}", "--classes", "yes,no"]
+    assert cli.main(words) == 1
+    assert f"new.{suffix} has scores of no, but the calibrator takes those of yes" in capsys.readouterr().err
+
+
+def test_columns_in_another_order_are_matched_by_their_names(suffix, capsys):
+    rng = np.random.default_rng(0)
+    logits, shift = 2 * rng.standard_normal((ROWS, 3)), np.array([2, 0, 0])
+    labels = np.array(["cat", "dog", "owl"])[np.argmax(logits + shift + rng.gumbel(size=logits.shape), axis=1)]
+    columns = dict(zip(("logit_cat", "logit_dog", "logit_owl"), logits.T, strict=True))
+    write_table(f"a.{suffix}", {**columns, "label": labels})
+    run(capsys, "calibrate", f"a.{suffix}", "--method", "vector", "--save", "cal.json")
+    write_table(f"new.{suffix}", dict(reversed(columns.items())))
+    run(capsys, "apply", "cal.json", f"new.{suffix}", "--out", f"b.{suffix}")
+    found = read(f"b.{suffix}")
+    assert list(found) == ["prob_owl", "prob_dog", "prob_cat"]
+    expected = load("cal.json").predict_proba(logits)
+    np.testing.assert_allclose(np.array(list(found.values()), dtype=float).T, expected[:, ::-1])
 
 
 def test_several_classes_keep_their_names(suffix, capsys):

@@ -36,6 +36,45 @@ def test_slices_and_costs_of_a_file(table, capsys):
     assert 'id="slices"' in Path("r.html").read_text(encoding="utf-8")
 
 
+def test_the_terminal_shows_slices_and_costs(table, capsys):
+    asked = ["--slice", "region", "--costs", "costs.json"]
+    status, shown, _ = run(capsys, *asked)
+    assert status == 0
+    content = json.loads(run(capsys, *asked, "--json")[1])
+    for each in content["slices"]:
+        line = next(line for line in shown.splitlines() if each["value"] in line)
+        given = each["given"]
+        cells = [str(each["samples"]), f"{100 * given['predicted']:.1f}%", f"{100 * given['observed']:.1f}%"]
+        assert [cell for cell in cells if cell in line] == cells
+        assert f"{100 * given['ece']['value']:.2f}%" in line
+    costs = content["costs"]["given"]
+    line = next(line for line in shown.splitlines() if f"{costs['promised']:.4f}" in line)
+    assert "As given" in line
+    assert f"{costs['actual']['value']:.4f}" in line
+    assert f"{costs['actual']['low']:.4f} to {costs['actual']['high']:.4f}" in shown
+    assert "corrected for the number of slices" in " ".join(shown.split())
+    assert "before" not in shown
+
+
+def test_the_terminal_shows_before_and_after(table, capsys):
+    assert main(["calibrate", "test.csv", "--method", "platt", "--slice", "region", "--costs", "costs.json"]) == 0
+    shown = capsys.readouterr().out
+    assert sum("before" in line for line in shown.splitlines()) == 2
+    assert sum("after" in line for line in shown.splitlines()) == 2
+    assert all(word in shown for word in ("Slices by region", "Before", "After", "Mean cost per sample"))
+    assert "of them change." in " ".join(shown.split())
+
+
+def test_the_terminal_shows_the_answers_of_each_file(table, capsys):
+    Path("other.csv").write_text(Path("test.csv").read_text(encoding="utf-8"), encoding="utf-8")
+    shown = run(capsys, "other.csv", "--slice", "region", "--costs", "costs.json", "--sets", "0.9")[1]
+    first, second = shown.split("\ntest.csv\n")[1].split("\nother.csv\n")
+    for part in (first, second):
+        assert "Slices by region" in part
+        assert "Mean cost per sample" in part
+        assert "Prediction sets for a coverage of 90.0%" in " ".join(part.split())
+
+
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
@@ -107,7 +146,9 @@ def test_a_wrong_file_of_costs_is_refused_before_any_file_is_read(table, capsys)
 
 
 def test_wrong_questions_are_refused(table, capsys):
-    assert "--slice must name a column of a parquet or csv file, got 'x'; columns: " in run(capsys, "--slice", "x")[2]
+    said = "--slice must name a column of a parquet or csv file that holds no scores, got 'x'; columns: "
+    assert f"{said}label, region; scores: prob_1" in run(capsys, "--slice", "x")[2]
+    assert "got 'prob_1'; columns: label, region; scores: prob_1" in run(capsys, "--slice", "prob_1")[2]
     Path("costs.json").write_text("[[0, 1]", encoding="utf-8")
     assert "--costs must be a file of JSON" in run(capsys, "--costs", "costs.json")[2]
     assert "--slice needs all rows in memory, but" in run(capsys, "--slice", "region", "--memory", "1K")[2]

@@ -22,6 +22,7 @@ from refocal import _check
 from refocal._arrays import is_torch
 
 _BFLOAT16 = SimpleNamespace(bits=16, tiny=2.0**-126, eps=2.0**-7)  # NumPy has no `finfo` of this dtype
+_NO_FRACTIONS = 2.0**52  # float64 numbers from here on are whole, whatever they mean
 _MISSING = {"NAType", "NaTType", "NoneType"}  # types of missing values besides NaN, in pandas, polars and Arrow
 
 
@@ -124,9 +125,10 @@ def check_order(names: Sequence[str] | None, expected: Sequence[str] | None, nam
 
 
 def encode_labels(labels: np.ndarray, names: Sequence[str] | None, classes: int, *, how: str) -> np.ndarray:
-    """Convert labels to class indices if they are text or booleans; other labels are returned as they are.
+    """Convert labels to class indices if they are text, booleans or floats; other labels are returned as they are.
 
     Text is looked up in the class names. False and True are classes 0 and 1, unless these are the names of the classes.
+    Floats must be whole numbers: a column with missing values, since removed, has them.
 
     Args:
         labels: Labels in NumPy.
@@ -139,6 +141,11 @@ def encode_labels(labels: np.ndarray, names: Sequence[str] | None, classes: int,
     if labels.dtype.kind == "f" and np.isnan(labels).any():  # as missing integers are read
         msg = f"labels must not have missing values, got nan in row {int(np.argmax(np.isnan(labels)))}"
         raise ValueError(msg)
+    if labels.dtype.kind == "f":
+        numbers = labels.astype(np.float64)
+        bad = (numbers != np.floor(numbers)) | (np.abs(numbers) >= _NO_FRACTIONS)
+        _check.reject_rows(bad, numbers, f"labels must be class indices, whole numbers from 0 to {classes - 1}")
+        return numbers.astype(np.int64)
     if labels.dtype.kind == "b":
         if classes != 2:
             msg = f"labels must be class indices from 0 to {classes - 1}, got booleans"

@@ -100,7 +100,10 @@ def test_tensors_with_gradients_and_lists_are_accepted():
         (spoil(PROBS, (1, 0), np.inf), LABELS, ValueError, "rows of scores must sum to 1 .*got inf in row 1"),
         (PROBS, [0, 3, 1], ValueError, r"labels must be from 0 to 2, got 3 in row 1"),
         (PROBS, [0, 1, -1], ValueError, r"labels must be from 0 to 2, got -1 in row 2"),
-        (PROBS, [0.0, 1.0, 2.0], TypeError, "labels must have an integer dtype, got float64"),
+        (PROBS, [0.0, 1.5, 2.0], ValueError, "labels must be class indices, whole numbers .*2, got 1.5 in row 1"),
+        (PROBS, [0.0, 1.0, np.inf], ValueError, "labels must be class indices, whole numbers .*, got inf in row 2"),
+        (PROBS, [0.0, 1.0, 3.0], ValueError, "labels must be from 0 to 2, got 3 in row 2"),
+        (PROBS, [0j, 1, 2], TypeError, "labels must have an integer dtype, got complex128"),
         (PROBS, [0, 1], ValueError, r"labels must have shape \(3,\), got \(2,\)"),
         (PROBS, [], ValueError, r"labels must have shape \(3,\), got \(0,\)"),
         (PROBS, [[0], [1, 2]], ValueError, "labels must be an array or nested lists of equal lengths"),
@@ -115,6 +118,15 @@ def test_bad_rows_and_labels_are_named(probs, labels, error, message):
     for measure in MEASURES:
         with pytest.raises(error, match=message):
             measure(probs, labels)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_whole_floats_are_labels(dtype):
+    labels = np.array([0, 1, 1])  # one decision is wrong, so that there is something to rank
+    for measure in MEASURES:
+        assert measure(PROBS, labels.astype(dtype)) == measure(PROBS, labels)
+    events = np.array([0.2, 0.7, 0.9]), np.array([0, 1, 1])
+    assert metrics.ece(events[0], events[1].astype(dtype), task="binary") == metrics.ece(*events, task="binary")
 
 
 def test_a_bad_row_in_any_block_is_named():

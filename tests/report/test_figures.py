@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sample
+from refocal import metrics
 from refocal.maps.posterior import posterior
 from refocal.report.figures import draw_histogram, draw_map, draw_reliability
 from refocal.report.record import Diagram
@@ -39,6 +40,18 @@ def test_reliability_fills_the_dots_outside_the_band(ax):
     assert outside.tolist() == list(matplotlib.colors.to_rgba("#0a649f"))
     assert inside.tolist() == list(ax.get_facecolor())
     assert dots.get_sizes()[1] > dots.get_sizes()[0]
+
+
+def test_reliability_of_a_metric(ax):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1.0, 1.0, 1.0], 500)
+    diagram = metrics.reliability_diagram(probs, rng.integers(0, 3, 500))
+    draw_reliability(ax, diagram, label="as given")
+    draw_reliability(ax, Diagram(*(tuple(part.tolist()) for part in diagram)), label="record")
+    one, two = (item for item in ax.collections if item.get_label() in ("as given", "record"))
+    np.testing.assert_array_equal(one.get_offsets(), two.get_offsets())
+    np.testing.assert_array_equal(one.get_sizes(), two.get_sizes())
+    np.testing.assert_array_equal(one.get_facecolors(), two.get_facecolors())
 
 
 def test_reliability_of_no_samples_is_an_empty_diagram(ax):

@@ -259,7 +259,8 @@ def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
     ("labels", "error", "message"),
     [
         (np.array([0, -1]), ValueError, r"labels must be from 0 to 2, got -1"),
-        (np.array([0.0, 1.0]), TypeError, "labels must have an integer dtype, got float64"),
+        (np.array([0.0, 0.5]), ValueError, "labels must be class indices, whole numbers from 0 to 2, got 0.5 in row 1"),
+        (np.array([0j, 1]), TypeError, "labels must have an integer dtype, got complex128"),
         (np.array([[0], [1]]), ValueError, r"labels must have shape \(2,\), one label per row, got \(2, 1\)"),
         (None, TypeError, "labels must be a list, an array, a tensor, a frame or a series, got None"),
     ],
@@ -267,6 +268,13 @@ def test_the_slider_holds_as_many_rows_as_fit(rows, classes, kept):
 def test_wrong_labels_are_named(labels, error, message):
     with pytest.raises(error, match=message):
         evaluate(np.zeros((2, 3)), labels)
+
+
+def test_whole_floats_are_labels():
+    logits, labels = logits_of(np.random.default_rng(1), 60, classes=3)
+    assert evaluate(logits, labels.astype(float)).to_json() == evaluate(logits, labels).to_json()
+    one, two = (calibrate(logits, each, method="temperature") for each in (labels, labels.astype(np.float32)))
+    assert one.chosen.parameters == two.chosen.parameters
 
 
 @pytest.mark.parametrize("given", [{"weight": [1.0, 2.0, 3.0]}, {"label_smoothing": 0.1}, {"detached": True}])

@@ -221,7 +221,7 @@ def test_ignored_pixels_may_hold_anything():
         ({"scores": np.zeros((2, 3, 5, 4))}, ValueError, r"labels must have shape \(2, 5, 4\), got \(2, 5, 5\)"),
         ({"scores": np.zeros((2, 3, 5, 5), int)}, TypeError, "scores must have a floating-point dtype"),
         ({"labels": np.zeros((2, 1, 5, 5), int)}, ValueError, r"labels must have shape \(2, 5, 5\)"),
-        ({"labels": np.zeros((2, 5, 5))}, TypeError, "labels must have an integer dtype, got float64"),
+        ({"labels": np.full((2, 5, 5), 0.5)}, ValueError, "whole numbers from 0 to 2, got 0.5"),
         ({"labels": np.full((2, 5, 5), 3)}, ValueError, r"labels must be from 0 to 2, got 3 in row \(0, 0, 0\)"),
         ({"labels": np.full((2, 5, 5), -1)}, ValueError, "labels must be from 0 to 2, got -1"),
         ({"scores": np.zeros((0, 3, 5, 5)), "labels": np.zeros((0, 5, 5), int)}, ValueError, "at least one row"),

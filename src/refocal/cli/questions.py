@@ -92,11 +92,17 @@ def check_slices(options: Namespace, files: Sequence[str]) -> None:
 
 
 def _read_slices(names: list[str], predictions: Predictions) -> dict[str, list[Any]]:
+    from refocal.predictions.names import describe_names
+
     carried = predictions.carried
     known = [] if carried is None else list(dict.fromkeys([*carried.table.column_names, *carried.others]))
     for name in names:
         if name not in known:
-            msg = f"--slice must name a column of a parquet or csv file, got {name!r}; columns: {', '.join(known)}"
+            scores = () if carried is None else carried.scores
+            msg = (
+                f"--slice must name a column of a parquet or csv file that holds no scores, got {name!r}; columns: "
+                f"{describe_names(known)}; scores: {describe_names(scores)}"
+            )
             raise ValueError(msg)
     return {name: carried.table[name].to_pylist() for name in names} if carried is not None else {}
 

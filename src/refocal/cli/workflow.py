@@ -65,6 +65,7 @@ def fit(val: Predictions, settings: dict[str, Any], progress: Callable[[str], No
         np.asarray(val.labels),
         input=val.input,
         sample_weight=val.sample_weight,
+        class_names=val.class_names,
         progress=progress,
         **settings,
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from refocal import _check
 from refocal._check import Input
+from refocal._containers import to_array
 from refocal.metrics.defaults import LEVEL, RESAMPLES
 from refocal.metrics.inputs import ArrayLike, Task
 from refocal.metrics.measure_record import CommonArguments, Interval, IntervalMethod, PairedTest, Part, Request
@@ -124,7 +125,16 @@ def paired_test(
     """
     common = CommonArguments(input=input, sample_weight=sample_weight, task=task, ignore_index=ignore_index)
     method, request = _prepare(measure, part, labels, common, settings, resamples=resamples, seed=seed)
+    _check_rows(first, second)
     return method.paired_test(request, first, second)
+
+
+def _check_rows(first: ArrayLike, second: ArrayLike) -> None:
+    """Check that two models have equally many rows; otherwise an error about labels would hide that."""
+    shapes = [to_array(scores, name).shape for scores, name in ((first, "first"), (second, "second"))]
+    if all(shapes) and shapes[0][0] != shapes[1][0]:
+        msg = f"first and second must have equally many rows, got {shapes[0][0]:,} and {shapes[1][0]:,} rows"
+        raise ValueError(msg)
 
 
 def _prepare(

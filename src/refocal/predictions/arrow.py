@@ -54,7 +54,7 @@ def carry(batch: Any, header: Header) -> Carried:
     import pyarrow as pa
 
     table = pa.Table.from_batches([batch]).drop_columns(list(header.columns)).replace_schema_metadata(None)
-    return Carried(table, header.label, header.others, header.per_class, header.positive)
+    return Carried(table, header.label, header.others, header.per_class, header.positive, header.columns)
 
 
 def _labels(batch: Any, header: Header, coding: LabelCoding | None, place: Place) -> np.ndarray | None:

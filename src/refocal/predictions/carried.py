@@ -18,6 +18,7 @@ class Carried:
         others: Columns of the file that hold neither labels nor splits nor weights. Not all of them may be kept.
         per_class: Whether the file has one column of scores per class, not one column of lists.
         positive: The class that a single column of scores is about, if its name says so.
+        scores: The columns of scores, for errors.
     """
 
     table: Any
@@ -25,6 +26,7 @@ class Carried:
     others: tuple[str, ...]
     per_class: bool
     positive: str | None = None
+    scores: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

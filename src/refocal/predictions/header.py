@@ -98,10 +98,10 @@ def parse_column_names(names: Sequence[str], choice: ColumnChoice, place: Place)
 
 def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict[str, str], what: str) -> Header:
     _check_twice(names, place, what)
-    ignored = find_names(choice.ignore, names, "ignore", place)
+    ignored = find_names(choice.ignore, names, "ignore", place, every=names)
     free = [name for name in names if name not in ignored]
     guesses = []
-    chosen = find_names(choice.label or (), free, "label", place)
+    chosen = find_names(choice.label or (), free, "label", place, every=names)
     label = None
     if len(chosen) == 1:
         label = chosen[0]
@@ -113,7 +113,10 @@ def _parse(names: Sequence[str], choice: ColumnChoice, place: Place, known: dict
         message = f"labels must be one array of shape (rows, classes), got {describe_names(chosen)}"
         raise place.error(message)
     rest = [name for name in free if name != label and name not in chosen]
-    scores = guess_scores(rest, names, place, what) if choice.scores is None else choose_scores(choice, rest, place)
+    if choice.scores is None:
+        scores = guess_scores(rest, names, place, what)
+    else:
+        scores = choose_scores(choice, rest, names, place)
     alone = len(scores.columns) == 1 and scores.columns[0].startswith(("logit_", "prob_"))
     if scores.guess is not None and not (alone and choice.task == "multilabel"):
         guesses.append(scores.guess)

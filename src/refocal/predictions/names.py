@@ -21,15 +21,33 @@ def describe_names(names: Sequence[str]) -> str:
     return ", ".join([*listed, f"and {len(names) - 10} more"] if len(names) > 10 else listed)
 
 
-def find_names(patterns: Iterable[str], names: Sequence[str], option: str, place: Place) -> list[str]:
-    """Find the columns that names or patterns mean, each once."""
-    return list(dict.fromkeys(name for pattern in patterns for name in match_names(pattern, names, option, place)))
+def find_names(
+    patterns: Iterable[str], names: Sequence[str], option: str, place: Place, *, every: Sequence[str]
+) -> list[str]:
+    """Find the columns that names or patterns mean, each once.
+
+    Args:
+        patterns: The names or patterns.
+        names: The columns that are free.
+        option: The option that holds the patterns, for errors.
+        place: The file, for errors.
+        every: All columns of the file, for errors.
+    """
+    found = (name for pattern in patterns for name in _match_names(pattern, names, option, place, every))
+    return list(dict.fromkeys(found))
 
 
-def match_names(pattern: str, names: Sequence[str], option: str, place: Place) -> list[str]:
-    """Find the columns that a name or pattern means; a name that exists is no pattern."""
-    found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-    if not found:
-        message = f"there is no column {pattern!r}, which {option} names; the columns are {describe_names(names)}"
+def _match_names(pattern: str, names: Sequence[str], option: str, place: Place, every: Sequence[str]) -> list[str]:
+    """Find the columns that a name or pattern means."""
+    if found := _match(pattern, names):
+        return found
+    if _match(pattern, every):
+        message = f"column {pattern!r}, which {option} names, has another use already: it holds labels or is ignored"
         raise place.error(message)
-    return found
+    message = f"there is no column {pattern!r}, which {option} names; the columns are {describe_names(every)}"
+    raise place.error(message)
+
+
+def _match(pattern: str, names: Sequence[str]) -> list[str]:
+    """A name that exists is no pattern."""
+    return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]

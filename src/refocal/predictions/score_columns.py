@@ -56,12 +56,12 @@ class ScoreColumns:
         return tuple(name for name in others if name.lower() in names or numbered.fullmatch(name))
 
 
-def choose_scores(choice: ColumnChoice, names: Sequence[str], place: Place) -> ScoreColumns:
-    """Take the columns that the caller names."""
+def choose_scores(choice: ColumnChoice, names: Sequence[str], every: Sequence[str], place: Place) -> ScoreColumns:
+    """Take the columns that the caller names from those that are left, `names`; `every` lists all, for the error."""
     option = "logit" if choice.prob is None else "prob"
     input: Input = "logits" if choice.prob is None else "probs"
     patterns = choice.scores or ()
-    columns = find_names(patterns, names, option, place)
+    columns = find_names(patterns, names, option, place, every=every)
     if len(columns) == 1:
         own = columns[0] in (f"{option}_1", f"{option}_2")
         two = ("1", "2") if columns[0] == f"{option}_2" else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from refocal import _check
+from refocal.metrics import ReliabilityDiagram
 from refocal.report.live import map_two_classes
 from refocal.report.record import Diagram
 
@@ -19,19 +20,23 @@ BEFORE, AFTER = "#b04a06", "#0a649f"  # the colors of the page; color-blind read
 _BAND, _LINE = "0.88", "0.45"
 
 
-def draw_reliability(ax: Axes, diagram: Diagram, *, color: str = AFTER, label: str | None = None) -> None:
+def draw_reliability(
+    ax: Axes, diagram: Diagram | ReliabilityDiagram, *, color: str = AFTER, label: str | None = None
+) -> None:
     """Draw a reliability diagram.
 
     The area of a dot grows with the number of samples. Filled dots lie outside the consistency band.
 
     Args:
         ax: The Axes to draw on.
-        diagram: Diagram of the top label or of a class.
+        diagram: Diagram of a report, of the top label or of a class; or what `refocal.metrics.reliability_diagram`
+            returns.
         color: Color of the dots.
         label: Label in the legend.
     """
     confidence, accuracy = np.asarray(diagram.confidence), np.asarray(diagram.accuracy)
-    low, high, count = np.asarray(diagram.low), np.asarray(diagram.high), np.asarray(diagram.count)
+    low, high = np.asarray(diagram.low), np.asarray(diagram.high)
+    count = np.asarray(diagram.samples if isinstance(diagram, ReliabilityDiagram) else diagram.count)
     ax.fill_between(confidence, low, high, color=_BAND, linewidth=2, zorder=1)
     ax.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle=(0, (4, 4)), zorder=2)
     ax.vlines(confidence, confidence, accuracy, color=color, alpha=0.5, linewidth=1.2, zorder=3)

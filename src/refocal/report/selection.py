@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -135,6 +136,15 @@ class Selection:
         """Why this calibrator was chosen, in one sentence; None if the caller named the method."""
         return None if self.choice is None else self.choice.rule
 
+    @property
+    def calibrator(self) -> Calibrator:
+        """The chosen calibrator. If the classes have names, these are its `classes_`."""
+        if self.class_names is None or not hasattr(self.chosen.calibrator, "classes_"):
+            return self.chosen.calibrator
+        named = copy(self.chosen.calibrator)
+        named.classes_ = np.asarray(self.class_names)
+        return named
+
     @classmethod
     def of(cls, calibrator: Calibrator | None, *, input: Input) -> Selection:
         """Make a selection of a calibrator that was fitted elsewhere; None for the scores as given alone."""
@@ -148,7 +158,7 @@ class Selection:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it."""
-        self.chosen.calibrator.save(Path(path))
+        self.calibrator.save(Path(path))
 
     def list_maps(self) -> dict[str, ScoreMap]:
         """Return the map of each candidate, by name; the scores as given come first."""
@@ -218,7 +228,7 @@ class Selection:
             adjust=adjust,
         )
         settings = freeze({**report.settings, **self.settings})
-        return replace(report, calibrator=self.chosen.calibrator, settings=settings)
+        return replace(report, calibrator=self.calibrator, settings=settings)
 
 
 def calibrate(

@@ -39,16 +39,24 @@ def build_worst_classes(report: Report) -> str:
 
 def build_slices(report: Report) -> str:
     """One table per column."""
+    return "".join(_build_slices(name, slices, report) for name, slices in group_slices(report).items())
+
+
+def group_slices(report: Report) -> dict[str, list[Subgroup]]:
+    """The slices by their columns, in the order of the report."""
     columns = dict.fromkeys(subgroup.column for subgroup in report.slices)
-    return "".join(
-        _build_slices(name, [each for each in report.slices if each.column == name], report) for name in columns
-    )
+    return {name: [each for each in report.slices if each.column == name] for name in columns}
+
+
+def explain_slices(event: str | None) -> str:
+    """Say what the columns of a table of slices mean; `event` names the second of two classes."""
+    predicted = "mean confidence" if event is None else f"mean probability of {event}"
+    observed = "accuracy" if event is None else f"frequency of {event}"
+    return f"Predicted: {predicted}. Observed: {observed}. p-value: {_P_VALUE}."
 
 
 def _build_slices(column: str, slices: Sequence[Subgroup], report: Report) -> str:
     event = markup.name_event(report)
-    predicted = "mean confidence" if event is None else f"mean probability of {event}"
-    observed = "accuracy" if event is None else f"frequency of {event}"
     plain = "mean confidence" if event is None else "mean probability"  # of a heading, where no markup may stand
     compared = slices[0].chosen is not None
     head = [(column, "words", ""), ("Samples", "number", "")]
@@ -74,10 +82,7 @@ def _build_slices(column: str, slices: Sequence[Subgroup], report: Report) -> st
                 markup.build_cell(markup.escape_text(words.format_p_value(each.p_value)), p_value, series),
             ]
         rows.append(("", cells))
-    caption = (
-        f"The rows by {markup.isolate(column)}. Predicted: {predicted}. Observed: {observed}. p-value: "
-        f"{_P_VALUE}. {markup.SORTS}"
-    )
+    caption = f"The rows by {markup.isolate(column)}. {explain_slices(event)} {markup.SORTS}"
     return markup.build_sortable(caption, head, rows, name="Slices")
 
 

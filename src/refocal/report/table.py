@@ -9,14 +9,14 @@ from rich.table import Table
 
 from refocal.report import words
 from refocal.report.record import Method, Report
-from refocal.report.set_tables import describe_sets
 from refocal.report.terminal import Sentence, write_text
+from refocal.report.terminal_answers import answer_questions
 
 _SHOWN = ("nll", "brier", "debiased_ece", "error")  # a terminal has room for these; the page shows all measures
 
 
 def build_table(report: Report) -> RenderableType:
-    """Build the verdict and a table of the methods, for `rich.print`.
+    """Build the verdict and a table of the methods, for `rich.print`; then slices, costs and sets, if asked for.
 
     A report that was measured from sums has no verdict. Its table has a row for each measure.
 
@@ -56,8 +56,8 @@ def build_table(report: Report) -> RenderableType:
     notes = [words.explain_refinement(report), words.explain_limits(report.methods), report.protocol]
     notes += [f"← recommended: {report.chosen.title}"] if len(report.methods) > 1 else []
     notes += [report.rule or ""]
-    notes += [] if report.sets is None else describe_sets(report, report.sets)
-    return Group(Sentence(answer, "bold"), *map(Sentence, reasons), methods, *map(Sentence, filter(None, notes)))
+    said = map(Sentence, filter(None, notes))
+    return Group(Sentence(answer, "bold"), *map(Sentence, reasons), methods, *said, *answer_questions(report))
 
 
 def format_table(report: Report) -> str:
@@ -78,6 +78,8 @@ def format_table(report: Report) -> str:
 def compare_reports(reports: Sequence[Report], *more: tuple[str, ...]) -> RenderableType:
     """Build a table with a column for each report and a row for each measure of the scores as given.
 
+    Below are the slices, costs and sets of each report, if asked for.
+
     Args:
         reports: The reports to compare.
         more: Further rows: a heading, and a cell for each report.
@@ -87,7 +89,11 @@ def compare_reports(reports: Sequence[Report], *more: tuple[str, ...]) -> Render
     for row in more:
         table.add_row(*row)
     protocols = [Sentence(f"{report.source}: {report.protocol}") for report in reports if report.protocol]
-    return Group(table, Sentence(_note(columns)), *protocols)
+    answers: list[RenderableType] = []
+    for report in reports:
+        if found := answer_questions(report):
+            answers += [Sentence(report.source, "bold"), *found]
+    return Group(table, Sentence(_note(columns)), *protocols, *answers)
 
 
 def compare_measures(columns: Sequence[tuple[str, Report, Method]]) -> Table:

@@ -183,7 +183,7 @@ def _calibrate_rows(
         for block in blocks:
             Form.of(block, path).check_input(calibrator)
             check_finite(block, path, first_row=rows)
-            writer.write(with_probs(block, _predict(calibrator, block, path)))
+            writer.write(_predict(calibrator, block, path))
             rows += len(block)
             progress(rows)
     return rows
@@ -203,20 +203,36 @@ def choose_task(calibrator: Calibrator, columns: ColumnChoice | None) -> ColumnC
     return replace(choice, task="multilabel") if multilabel else choice
 
 
-def _predict(calibrator: Calibrator, block: Predictions, path: str | os.PathLike[str]) -> np.ndarray:
-    """Calibrate a block. Columns of multi-label scores are matched to the calibrator by the names of the classes."""
-    names, fitted = block.class_names, [str(name) for name in getattr(calibrator, "classes_", ())]
-    is_named = fitted != [str(index) for index in range(len(fitted))]
-    if not isinstance(calibrator, MultilabelCalibrator) or names is None or not is_named or list(names) == fitted:
-        return calibrator.predict_proba(block.scores)
+def _predict(calibrator: Calibrator, block: Predictions, path: str | os.PathLike[str]) -> Predictions:
+    """Calibrate a block. If the file and the calibrator name their classes, columns are matched by these names.
+
+    If only the calibrator names them, so does the result.
+    """
+    names, fitted = block.class_names, _list_names(calibrator)
+    if names is None and fitted is not None and (block.carried is None or block.carried.positive is None):
+        block = replace(block, class_names=fitted)
+    if names is None or fitted is None or names == fitted:
+        return with_probs(block, calibrator.predict_proba(block.scores))
     if set(names) != set(fitted):
+        if not isinstance(calibrator, MultilabelCalibrator):  # other names for the same classes
+            return with_probs(block, calibrator.predict_proba(block.scores))
         msg = (
             f"{path} has scores of {describe_names(names)}, but the calibrator was fitted to {describe_names(fitted)}: "
             f"name the columns alike, and leave out others with {name_option('ignore')}"
         )
         raise ValueError(msg)
+    if block.scores.ndim == 1 or block.scores.shape[1] < len(names):
+        msg = f"{path} has scores of {names[-1]}, but the calibrator takes those of {fitted[-1]}"
+        raise ValueError(msg)
     probs = calibrator.predict_proba(block.scores[:, [names.index(name) for name in fitted]])
-    return probs[:, [fitted.index(name) for name in names]]
+    return with_probs(block, probs[:, [fitted.index(name) for name in names]])
+
+
+def _list_names(calibrator: Calibrator) -> tuple[str, ...] | None:
+    """List the names of the classes that a calibrator was fitted to; None if they are only numbered."""
+    classes = getattr(calibrator, "classes_", np.zeros(0, dtype=np.intp))
+    names = tuple(map(str, classes.tolist()))
+    return names if classes.dtype.kind in "iuU" and names != tuple(map(str, range(len(names)))) else None
 
 
 def with_probs(block: Predictions, probs: np.ndarray) -> Predictions:

@@ -65,7 +65,13 @@ def select_and_report(
     drawn = draw_sample(engine, val.files, val.reader, size=size, of=count, seed=seed)
     weights = drawn.sample_weight
     selection = calibrate_rows(
-        drawn.scores, drawn.labels, input=form.input, sample_weight=weights, progress=progress, **settings
+        drawn.scores,
+        drawn.labels,
+        input=form.input,
+        sample_weight=weights,
+        class_names=form.class_names,
+        progress=progress,
+        **settings,
     )
     fitted = ""
     if len(drawn.labels) < count:
