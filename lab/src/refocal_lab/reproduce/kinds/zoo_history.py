@@ -138,8 +138,8 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     paths = numbers.curves["paths"] or {"": {}}
     panels = [Panel.parse(text) for text in given.panels]
     count = -(-len(panels) // given.columns)
-    around = 0.5 if len(given.losses) > 1 else 1.4
-    figure.set_size_inches(style.WIDTH, around + (2.2 * count + 0.3) * len(paths))
+    around, height = 0.5 if len(given.losses) > 1 else 1.4, 2.2 if len(paths) == 1 else 1.75
+    figure.set_size_inches(style.WIDTH, around + (height * count + 0.3) * len(paths))
     axes: list[Axes] = []
     for part, (network, by_loss) in zip(figure.subfigures(len(paths), squeeze=False)[:, 0], paths.items(), strict=True):
         if by_loss:
