@@ -52,13 +52,18 @@ def parts(folder, name):
 
 
 def add_history(folder, name, *, epochs=10, start=1.0):
-    """Write what was measured after each epoch: every measure falls evenly from `start`."""
+    """Write what was measured after each epoch: every measure falls evenly from `start`.
+
+    The learning rate drops after 40 % of the epochs.
+    """
     lines = []
     for epoch in range(1, epochs + 1):
         value = start * (1 - epoch / (epochs + 1))
         group = {"nll": value, "entropy": 2 * value, "true_probability": 1 - value / 2}
         part = {"nll": value, "error": value / 3, "ece": value / 4, "correct": group, "wrong": group}
-        lines.append(json.dumps({"epoch": epoch, "train": part, "test": part, "head_norm": 5 + value}))
+        rate = 0.1 if epoch <= 0.4 * epochs else 0.01
+        measured = {"epoch": epoch, "learning_rate": rate, "train": part, "test": part, "head_norm": 5 + value}
+        lines.append(json.dumps(measured))
     with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 

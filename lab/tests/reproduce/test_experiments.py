@@ -15,6 +15,7 @@ from made_zoo import write_zoo
 from refocal_lab import reproduce
 from refocal_lab.papers import PAPERS
 from refocal_lab.reproduce import result_files, style
+from refocal_lab.reproduce.computation import NO_ENTRY
 from small_data import write_sets
 
 REPOSITORY = Path(__file__).parents[2]
@@ -110,6 +111,27 @@ def test_the_readme_agrees_with_the_results():
     raw, mapped = (100 * values[f"difference({how}, 3, best)"] for how in ("raw", "psi"))
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
     assert f"an ECE {raw:.1f} points above cross-entropy's, and after Ψ {mapped:.1f} points" in readme
+
+
+def test_the_readme_counts_the_numbers_beside_the_papers():
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    found = reproduce.read_results(RESULTS, SPECS)
+
+    def cells(paper):
+        tables = (found[name].numbers.table for name in SPECS if name.startswith(f"{paper}-table"))
+        return [(row[0], cell) for table in tables for row in table for cell in row if "[" in cell]
+
+    theirs = cells("002")
+    ours = [network for network, cell in theirs if not cell.startswith(NO_ENTRY)]
+    own = ours.count("CIFAR-10, ResNet-50")
+    assert f"Of the {len(theirs):,} numbers in the tables of Mukhoti et al., {len(ours)} have ours beside" in readme
+    assert f"beside them, {own} of these for their ResNet-50 on CIFAR-10" in readme
+    theirs = cells("003")
+    beside = sum(not cell.startswith(NO_ENTRY) for _, cell in theirs)
+    assert f"of the {len(theirs)} legible ones in Table 1 of Komisarenko and Kull, {beside}." in readme
+    values = found["002-table-1"].numbers.values
+    usual, focal = (values[f"ece_15(cifar10 resnet50, {loss}, raw)"] for loss in ("cross-entropy", "fla-53"))
+    assert f"its ECE is {usual:.2%} with cross-entropy and {focal:.2%} with FLA-53".replace("%", " %") in readme
 
 
 def test_papers_are_known():

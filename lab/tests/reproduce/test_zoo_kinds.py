@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from made_zoo import add, add_history, parts, write_zoo
 from refocal import metrics, posterior_from_logits
@@ -18,6 +19,7 @@ from refocal_lab import cli, reproduce
 from refocal_lab.reproduce import Context, result_files, style
 from refocal_lab.reproduce.computation import NO_ENTRY
 from refocal_lab.reproduce.kinds import zoo_focal_scaling, zoo_gradient, zoo_product
+from refocal_lab.reproduce.zoo_entries import Network
 from refocal_lab.zoo.measures import LogitPart
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -185,11 +187,47 @@ def test_histories(networks):
     found = computed("002-fig-3", networks)
     # The artificial measures fall linearly over ten epochs from 2 / (1 + gamma); the learning rate drops after four.
     path = 2 / (1 + 1) * (1 - np.arange(1, 11) / 11)
-    np.testing.assert_allclose(found.curves["paths"]["focal 1"]["test.wrong.nll"], path)
+    np.testing.assert_allclose(found.curves["paths"]["cifar10 resnet20"]["focal 1"]["test.wrong.nll"], path)
     assert found.values["first test.wrong.nll(cifar10 resnet20, focal 1)"] == pytest.approx(path[0])
     rise = found.values["rise of test.wrong.nll(cifar10 resnet20, focal 1)"]
     assert rise == pytest.approx(path[-1] - path[4:9].mean())
     assert "last head_norm(cifar10 resnet50, focal 1)" in found.absent
+
+
+def test_a_learning_rate_that_never_drops(tmp_path):
+    folder = write_zoo(tmp_path / "zoo", seeds=1, gammas=(0.0,))
+    file = folder / "g0-s0.jsonl.gz"
+    epochs = [json.loads(line) | {"learning_rate": 0.1} for line in gzip.decompress(file.read_bytes()).splitlines()]
+    file.write_bytes(gzip.compress("\n".join(map(json.dumps, epochs)).encode()))
+    found = computed("002-fig-1", folder)
+    assert "rise of test.nll(cifar10 resnet20, cross-entropy)" in found.absent
+    assert "last test.nll(cifar10 resnet20, cross-entropy)" in found.values
+
+
+@pytest.mark.parametrize(
+    ("name", "curves", "shown"),
+    [
+        ("002-fig-1", "paths", ["cifar10 resnet50"]),  # it has the only loss of the figure
+        ("002-fig-3", "paths", ["cifar10 resnet50", "cifar10 resnet20"]),
+        ("002-fig-4b", "histograms", ["cifar10 resnet50", "cifar10 resnet20"]),
+        ("002-fig-8", "shown", ["cifar10 resnet50", "cifar10 resnet20"]),
+    ],
+)
+def test_networks_are_drawn_up_to_the_first_that_has_all_losses(name, curves, shown, tmp_path):
+    folder = write_zoo(tmp_path / "zoo", seeds=1)
+    for loss in ({}, {"loss": "focal", "gamma": 1.0}):
+        add(folder, f"paper-{len(loss)}", data="cifar10", model="resnet50", **loss)
+        add_history(folder, f"paper-{len(loss)}", epochs=20)
+    numbers = computed(name, folder)
+    found = numbers.curves[curves]
+    names = [item["network"] for item in found] if curves == "histograms" else list(found)
+    assert list(dict.fromkeys(names)) == shown
+    figure = Figure(layout="constrained")
+    reproduce.KINDS[SPECS[name].kind].draw(figure, SPECS[name].parameters["smoke"], numbers)
+    texts = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert [network for network in ("ResNet-50", "ResNet-20") if network in texts] == [
+        Network.parse(text).model_label for text in shown
+    ]
 
 
 def test_a_history_without_mistakes(tmp_path):
@@ -203,7 +241,7 @@ def test_a_history_without_mistakes(tmp_path):
     result = reproduce.reproduce(
         SPECS["002-fig-2"], scale="smoke", results=tmp_path / "results", context=Context(zoo=folder)
     ).result
-    path = result.numbers.curves["paths"]["cross-entropy"]["train.wrong.true_probability"]
+    path = result.numbers.curves["paths"]["cifar10 resnet20"]["cross-entropy"]["train.wrong.true_probability"]
     assert path[:7] == pytest.approx(1 - (1 - np.arange(1, 8) / 11), rel=1e-4)
     assert path[7:] == [None] * 3
     assert "last train.wrong.entropy(cifar10 resnet20, cross-entropy)" in result.numbers.absent
@@ -232,10 +270,11 @@ def test_gains_are_averaged_over_the_data_sets():
         keys = [f"{method}, {criterion}" for method in ("ts", "fts") for criterion in ("nll", "adaptive_ece")]
         return {key: {"nll": nll, "adaptive_ece": ece if key == "fts, adaptive_ece" else 1.0} for key in keys}
 
-    by_data = {"cifar10": [trial(1.0, 0.5)] * 9, "cifar100": [trial(1.0, 1.1)]}
+    by_data = {"cifar10": [trial(1.0, 0.5)] * 9, "cifar100": [trial(1.0, 1.1)], "tiny-imagenet": []}
     values, absent = zoo_focal_scaling._gains(by_data)
     name = "gain in ECE by choosing by ECE(fts)"
-    assert absent == ()
+    assert len(absent) == 6
+    assert f"{name}, tiny-imagenet" in absent
     assert (values[f"{name}, cifar10"], values[f"{name}, cifar100"]) == pytest.approx((50, -10))
     assert values[name] == pytest.approx(20)
 
@@ -272,7 +311,7 @@ def test_samples_are_classified_correctly_or_wrongly_by_all(networks):
     found = computed("002-fig-8", networks)
     one, three = (list(parts(networks, f"g{gamma}-s0"))[1] for gamma in (0, 3))
     wrong = np.flatnonzero((one[0].argmax(1) != one[1]) & (three[0].argmax(1) != three[1]))
-    assert found.curves["shown"]["wrong"]["index"].tolist() == wrong[:4].tolist()
+    assert found.curves["shown"]["cifar10 resnet20"]["wrong"]["index"].tolist() == wrong[:4].tolist()
     top = posterior_from_logits(one[0], gamma=0).max(axis=1)[wrong].mean()
     assert found.values["wrong(cifar10 resnet20, cross-entropy, raw)"] == pytest.approx(top)
 

@@ -41,17 +41,23 @@ def test_every_entry_is_in_the_table():
     assert sum(seeds) == len(zoo.entries(REPOSITORY / "zoo"))
 
 
-def test_the_page_about_training_agrees_with_the_table():
+def measures_by_loss(title):
+    """The NLL and ECE of each method in a section of the zoo's table, and what is said about the loss."""
     by_loss, group = {}, {}
-    for about, method, nll, _, ece, *_ in rows(section(MEASURED, "cifar10, resnet20")):
+    for about, method, nll, _, ece, *_ in rows(section(MEASURED, title)):
         if method == "as given":
             group = {"about": []}
         group["about"].append(about)
-        group[method] = {"NLL": nll, "ECE": ece.replace("%", "")}
+        group[method] = {"NLL": nll, "ECE": ece.partition("<br>")[0].replace("%", "")}
         if method == "focal TS":
             loss, *more = (line for line in group["about"] if line)
             smoothed = [line for line in more if line.startswith("label smoothing")]
             by_loss[", ".join([loss, *smoothed])] = group
+    return by_loss
+
+
+def test_the_page_about_training_agrees_with_the_table():
+    by_loss = measures_by_loss("cifar10, resnet20")
     page = (REPOSITORY / "docs/training.md").read_text(encoding="utf-8")
     shown = rows(section(page, "Which loss"))
     assert len(shown) == 13
@@ -61,3 +67,15 @@ def test_the_page_about_training_agrees_with_the_table():
         assert f"error {error.replace(' ', '% ', 1)}" in found["about"], loss
         assert [raw, psi, scaled] == [found[method]["ECE"] for method in ("as given", "Ψ", "TS by NLL")], loss
         assert nll == found["TS by NLL"]["NLL"], loss
+
+
+def test_the_page_about_training_quotes_resnet50():
+    by_loss = measures_by_loss("cifar10, resnet50")
+    page = " ".join((REPOSITORY / "docs/training.md").read_text(encoding="utf-8").split())
+    losses = ("cross-entropy", "mmce", "focal, γ = 1", "fla-53")
+    raw, scaled = ([by_loss[loss][method]["ECE"] for loss in losses] for method in ("as given", "TS by NLL"))
+    told = "the ECE as given is {} % with cross-entropy, {} % with MMCE, {} % with γ = 1 and {} % with FLA-53"
+    assert told.format(*raw) in page
+    assert "After a temperature fitted by NLL it is {}, {}, {} and {} %".format(*scaled) in page
+    best = min(losses, key=lambda loss: by_loss[loss]["TS by NLL"]["NLL"])
+    assert (best, "the lowest error and NLL are those of γ = 1" in page) == ("focal, γ = 1", True)

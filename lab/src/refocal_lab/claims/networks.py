@@ -120,6 +120,7 @@ def _confident_after_scaling() -> Finding:
 
     trials = []
     for name, data, model, focal in (
+        ("ResNet-50, CIFAR-10", "cifar10", "resnet50", "fla-53"),
         ("ResNet-20, CIFAR-10", "cifar10", "resnet20", "flsd-53"),
         ("Global Pooling CNN, 20 Newsgroups", "newsgroups20", "gp-cnn", "fla-53"),
         ("Tree LSTM, SST", "sst", "tree-lstm", "fla-53"),
@@ -128,9 +129,10 @@ def _confident_after_scaling() -> Finding:
         told = f"{ours:.1f} % with {focal.upper()}, {usual:.1f} % with cross-entropy, {mmce:.1f} % with MMCE"
         trials.append(Outcome(bool(ours > max(usual, mmce)), f"{name}: {told}"))
     kept = {}
-    for depth in (8, 20, 44, 110):
+    for depth in (8, 20, 44, 110, 50):
         before, after = mean_shares("cifar10", f"resnet{depth}", "cross-entropy")
         kept[depth] = 100 * after / before
+    own = kept.pop(50)
     theirs = [
         100
         * printed_value(("cifar10", model), "cross-entropy", "ts-ece", "confident_99")
@@ -138,12 +140,12 @@ def _confident_after_scaling() -> Finding:
         for model in ("resnet50", "resnet110-bottleneck")
     ]
     words = (
-        "the paper's networks are larger; with cross-entropy on CIFAR-10, our ResNet-8, 20, 44 and 110 keep "
+        "the size of the networks. With cross-entropy on CIFAR-10, our ResNet-8, 20, 44 and 110 keep "
         f"{', '.join(f'{share:.0f}' for share in kept.values())} % of their predictions above 99 % through temperature "
-        f"scaling, and the paper's ResNet-50 and bottleneck ResNet-110 {theirs[0]:.0f} and {theirs[1]:.0f} %"
+        f"scaling, and the paper's ResNet-50 and bottleneck ResNet-110 {theirs[0]:.0f} and {theirs[1]:.0f} %; but our "
+        f"ResNet-50, trained for a fifth of the paper's epochs, keeps {own:.0f} %"
     )
-    shares = list(kept.values())
-    return settle_reproduction(trials, explanation=Outcome(shares[0] > shares[1] > shares[2] > max(theirs), words))
+    return settle_reproduction(trials, explanation=Outcome(own < 2 * theirs[0], words))
 
 
 def norms_of_linear_model(gamma: float, *, steps: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
@@ -180,28 +182,34 @@ def _mean_probability(row: dict[str, Any]) -> float:
 
 def _norms_of_last_layer() -> Finding:
     trials, early = [], []
-    for depth in (8, 20, 44):
+    for depth, gammas in ((50, (1,)), (8, (1, 2, 3)), (20, (1, 2, 3)), (44, (1, 2, 3))):
         histories = {
             loss: [entry.history() for entry in _select("cifar10", loss, f"resnet{depth}")]
-            for loss in ("cross-entropy", "focal 1", "focal 2", "focal 3")
+            for loss in ("cross-entropy", *(f"focal {gamma}" for gamma in gammas))
         }
         curves = {
             loss: np.mean([[row["head_norm"] for row in history] for history in found], axis=0)
             for loss, found in histories.items()
         }
-        usual = curves.pop("cross-entropy")
+        usual, last = curves.pop("cross-entropy"), f"focal {gammas[-1]}"
         larger = np.all([curve > usual for curve in curves.values()], axis=0)
-        last = int(np.flatnonzero(larger)[-1]) + 1 if larger.any() else 0
-        until = f"in the first {last} epochs only" if last else "after no epoch"
-        ends = f"{usual[-1]:.1f} and {curves['focal 3'][-1]:.1f} at the end with cross-entropy and γ = 3"
-        trials.append(Outcome(last >= 80, f"ResNet-{depth}: larger with focal loss {until}; {ends}"))
-        early.append(np.mean([_mean_probability(history[4]) for history in histories["focal 3"]]))
+        rates = [row["learning_rate"] for row in histories[last][0]]
+        drop = rates.count(rates[0])
+        first = int(larger[:drop].sum())
+        words = f"ResNet-{depth}: larger with focal loss in {first} of the {drop} epochs before the drop"
+        trials.append(Outcome(2 * first > drop, words))
+        ends = f"{usual[-1]:.1f} with cross-entropy and {curves[last][-1]:.1f} with γ = {gammas[-1]} at the end"
+        trials.append(Outcome(bool(curves[last][-1] < usual[-1]), ends))
+        if depth != 50:
+            early.append(np.mean([_mean_probability(history[4]) for history in histories[last]]))
     (usual, _), (focal, means) = (norms_of_linear_model(gamma, steps=300, rate=0.1) for gamma in (0.0, 3.0))
     crossing = int(np.flatnonzero(focal > usual)[-1])
     words = (
         "focal loss has the larger gradient only while the true class has a low probability, g(p, γ) > 1 for p < p0; "
         f"in softmax regression on digits with γ = 3 the norm is larger up to step {crossing + 1} of gradient descent, "
-        f"where the mean p is {means[crossing]:.2f}; our networks have {min(early):.2f} to {max(early):.2f} in epoch 5"
+        f"where the mean p is {means[crossing]:.2f}; our ResNet-8, 20 and 44 have {min(early):.2f} to {max(early):.2f} "
+        "in epoch 5. This does not explain ResNet-50, which has another recipe: the summed loss and the clipped "
+        "gradients of the paper's code"
     )
     return settle_reproduction(trials, explanation=Outcome(bool(means[crossing] < min(early)), words))
 
@@ -270,7 +278,8 @@ CLAIMS = (
         "Section 6 and Table 6",
         "After temperature scaling, focal loss with sample-wise γ has more predictions above 99 % confidence than "
         "cross-entropy and MMCE.",
-        "three or five seeds, T by ECE on the validation part; the paper has ResNet-50 and ResNet-110 on CIFAR-10",
+        "T by ECE on the validation part; three or five seeds, but one of ResNet-50, with 70 epochs; the paper has "
+        "ResNet-50 and a bottleneck ResNet-110 on CIFAR-10, 350 epochs",
         _confident_after_scaling,
     ),
     _network_claim(
@@ -278,8 +287,9 @@ CLAIMS = (
         "Section 4 and Figure 3h",
         "The norm of the last layer's weights is larger with focal loss than with cross-entropy until the learning "
         "rate has dropped, and smaller at the end.",
-        "CIFAR-10, 200 epochs, the learning rate drops after epochs 80 and 150; the paper has ResNet-50, 350 epochs, "
-        "and places the reversal between epochs 150 and 250",
+        "CIFAR-10; ResNet-50: γ = 1, one seed, 70 epochs, the learning rate drops after epochs 30 and 50; the others: "
+        "γ = 1, 2 and 3, two to five seeds, 200 epochs, drops after 80 and 150; the paper has ResNet-50, 350 epochs, "
+        "drops after 150 and 250, and places the reversal between them",
         _norms_of_last_layer,
     ),
     _network_claim(
@@ -287,7 +297,8 @@ CLAIMS = (
         "Section 5.2",
         "Choosing the parameters of calibration by ECE instead of log-loss lowers ECE by 20 % on average.",
         "temperature scaling of our CIFAR networks trained with the paper's losses, T by ECE within 20 % of T by "
-        "log-loss; we accept a gain of 10 % or more; the paper has ResNet-50 and focal temperature scaling",
+        "log-loss; we accept a gain of 10 % or more; the paper has ResNet-50, of which we have two networks, and focal "
+        "temperature scaling",
         _gain_by_ece,
     ),
 )

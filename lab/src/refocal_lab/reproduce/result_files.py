@@ -137,22 +137,25 @@ def fill_finding(text: str, numbers: Numbers) -> str:
     """Fill the computed values into the finding of a spec; absent values become "no entry".
 
     Raises:
-        ValueError: If the finding names a value that was not computed, or has a format other than .3f, .3e or .3g.
+        ValueError: If the finding names a value that was not computed, or has a format other than .3f, .3e, .3g or .3%,
+            with or without a sign (+.3f).
 
     Example:
         >>> fill_finding("T is {T(2):.2f}, {T(3):.2f}.", Numbers({"T(2)": 0.4646}, absent=("T(3)",)))
         'T is 0.46, no entry.'
+        >>> fill_finding("ECE falls by {gain:+.1f} to {ECE:.2%}.", Numbers({"gain": 1.25, "ECE": 0.0089}))
+        'ECE falls by +1.2 to 0.89 %.'
     """
 
     def value(place: re.Match[str]) -> str:
         if place["name"] not in {*numbers.values, *numbers.absent}:
             msg = f"finding must name values among {', '.join(numbers.values)}, got {place['name']}"
             raise ValueError(msg)
-        if not re.fullmatch(r"\.\d[efg]", place["format"]):
+        if not re.fullmatch(r"\+?\.\d[efg%]", place["format"]):
             msg = f"finding must have formats such as .3f, got {place['format']!r}"
             raise ValueError(msg)
         ours = numbers.values.get(place["name"])
-        return NO_ENTRY if ours is None else format(ours, place["format"])
+        return NO_ENTRY if ours is None else format(ours, place["format"]).replace("%", " %")
 
     return _PLACE.sub(value, " ".join(text.split()))
 

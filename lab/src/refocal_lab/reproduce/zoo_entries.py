@@ -124,6 +124,24 @@ def select_entries(given: ZooParameters, context: Context) -> Entries:
     return Entries(_select(given, context))
 
 
+def choose_networks(networks: Sequence[str], losses: Sequence[str], found: Entries) -> list[Network]:
+    """Choose the networks of a figure: those in the zoo, up to the first that was trained with every loss.
+
+    Args:
+        networks: The paper's network, then others, as in a spec.
+        losses: For example "focal 3".
+        found: The entries.
+    """
+    chosen = []
+    for network in map(Network.parse, networks):
+        held = [bool(found.trials(network, parse_variant(loss))) for loss in losses]
+        if any(held):
+            chosen.append(network)
+        if all(held):
+            break
+    return chosen
+
+
 def zoo_kind(parameters: type, compute: Callable[..., Any], draw: Callable[..., Any]) -> Kind:
     """Make a kind whose results are outdated when the entries it uses change."""
     return Kind(parameters, compute, draw, made_from=_made_from)

@@ -82,9 +82,9 @@ def compute(given: Parameters, context: Context) -> Numbers:
             trials = _trials(given, found, network, loss, context)
             measured += [{"network": str(network), "loss": loss, "trials": trials}] if trials else []
             rows += _rows(network, loss, trials)
-    by_data: dict[str, list[dict[str, Any]]] = {}
+    by_data: dict[str, list[dict[str, Any]]] = {network.data: [] for network in networks}
     for item in measured:
-        by_data.setdefault(Network.parse(item["network"]).data, []).extend(item["trials"])
+        by_data[Network.parse(item["network"]).data] += item["trials"]
     values, absent = _gains(by_data)
     return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=3), absent)
 
@@ -165,7 +165,10 @@ def _published(network: Network, loss: str, how: str, criterion: str) -> list[fl
 
 
 def _gains(by_data: dict[str, list[dict[str, Any]]]) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Compute relative gains in percent on the test part: from the means of each data set, and averaged over these."""
+    """Compute relative gains in percent on the test part: from the means of each data set, and averaged over these.
+
+    Gains on data sets without trials are absent.
+    """
     compared = {
         "gain in ECE of focal TS": ("ts, adaptive_ece", "fts, adaptive_ece", "adaptive_ece"),
         "gain in log-loss of focal TS": ("ts, nll", "fts, nll", "nll"),
@@ -174,17 +177,18 @@ def _gains(by_data: dict[str, list[dict[str, Any]]]) -> tuple[dict[str, float], 
         by_nll, by_ece = f"{method}, nll", f"{method}, adaptive_ece"
         compared[f"gain in ECE by choosing by ECE({method})"] = by_nll, by_ece, "adaptive_ece"
         compared[f"gain in log-loss by choosing by log-loss({method})"] = by_ece, by_nll, "nll"
-    if not by_data:
-        return {}, tuple(compared)
-    values = {}
+    values: dict[str, float] = {}
+    absent: list[str] = []
     for name, (old, new, key) in compared.items():
         gains = {
-            data: 100 * (1 - sum(trial[new][key] for trial in trials) / sum(trial[old][key] for trial in trials))
+            f"{name}, {data}": 100
+            * (1 - sum(trial[new][key] for trial in trials) / sum(trial[old][key] for trial in trials))
             for data, trials in by_data.items()
+            if trials
         }
-        values[name] = float(np.mean(list(gains.values())))
-        values |= {f"{name}, {data}": gain for data, gain in gains.items()}
-    return values, ()
+        values |= gains | ({name: float(np.mean(list(gains.values())))} if gains else {})
+        absent += [each for each in (name, *(f"{name}, {data}" for data in by_data)) if each not in values]
+    return values, tuple(absent)
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:

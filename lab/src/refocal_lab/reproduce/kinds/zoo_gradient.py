@@ -14,6 +14,7 @@ from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
 from refocal_lab.reproduce.zoo_entries import (
     Network,
     Rows,
+    choose_networks,
     collapse_rows,
     format_spread,
     is_focal_network,
@@ -35,7 +36,7 @@ class Parameters:
     """The networks and the histogram.
 
     Attributes:
-        networks: The paper's network, then others; the first one in the zoo is drawn.
+        networks: The paper's network, then others; those up to the first that has all gammas are drawn.
         gammas: Focusing parameters; 0 for cross-entropy.
         bins: Number of bins of the histogram.
     """
@@ -67,6 +68,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
     values: dict[str, float] = {}
     absent: list[str] = []
     histograms = []
+    drawn = choose_networks(given.networks, [f"focal {gamma:g}" for gamma in given.gammas], found)
     rows: Rows = [("network", "γ", "mean norm", f"norms below {_SMALL:g} (%)")]
     for network in map(Network.parse, given.networks):
         by_gamma = []
@@ -81,7 +83,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
             names = {f"mean norm({network}, {gamma:g})": means, f"small({network}, {gamma:g})": small}
             values |= {name: float(np.mean(each)) for name, each in names.items() if each}
             absent += [name for name, each in names.items() if not each]
-            if several:
+            if several and network in drawn:
                 pooled = np.concatenate(several)
                 edges = np.linspace(0, np.sqrt(2), given.bins + 1)  # the largest |p - e_y|
                 shares = np.histogram(np.minimum(pooled, edges[-1]), edges)[0] / len(pooled)
@@ -94,21 +96,24 @@ def compute(given: Parameters, context: Context) -> Numbers:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw one panel with a logarithmic scale."""
-    figure.set_size_inches(style.WIDTH * 0.72, 3.2)
-    ax = figure.subplots()
+    """Draw one panel per network, with logarithmic scales."""
     histograms = numbers.curves["histograms"]
-    shown = next(iter(item["network"] for item in histograms), "")
-    for item in histograms:
-        if item["network"] == shown:
-            index = given.gammas.index(item["gamma"])
-            label = f"γ = {item['gamma']:g}" if item["gamma"] else "cross-entropy"
-            ax.stairs(item["shares"], item["edges"], label=label, **style.line(index, linewidth=1.2))
-    ax.set(yscale="log", xlabel="gradient norm with respect to the logits", ylabel="share of samples")
-    if shown:
-        ax.legend(title=Network.parse(shown).label)
-    else:
-        ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+    networks = list(dict.fromkeys(item["network"] for item in histograms)) or [""]
+    figure.set_size_inches(style.WIDTH * (0.72 if len(networks) == 1 else 1), 3.2)
+    panels = figure.subplots(1, len(networks), squeeze=False, sharey=True)[0]
+    for index, (ax, network) in enumerate(zip(panels, networks, strict=True)):
+        ax.set(yscale="log", xlabel="gradient norm with respect to the logits")
+        if network:
+            style.label_panel(ax, index, Network.parse(network).label)
+        else:
+            ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
+        for item in histograms:
+            if item["network"] == network:
+                look = style.line(given.gammas.index(item["gamma"]), linewidth=1.2)
+                label = f"γ = {item['gamma']:g}" if item["gamma"] else "cross-entropy"
+                ax.stairs(item["shares"], item["edges"], label=label, **look)
+    panels[0].set_ylabel("share of samples")
+    style.add_common_legend(figure, panels)
 
 
 KIND = zoo_kind(Parameters, compute, draw)

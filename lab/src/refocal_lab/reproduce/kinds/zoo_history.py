@@ -10,7 +10,15 @@ import numpy as np
 from refocal_lab import zoo
 from refocal_lab.reproduce import style
 from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
-from refocal_lab.reproduce.zoo_entries import Network, Rows, loss_label, select_entries, was_trained_with, zoo_kind
+from refocal_lab.reproduce.zoo_entries import (
+    Network,
+    Rows,
+    choose_networks,
+    loss_label,
+    select_entries,
+    was_trained_with,
+    zoo_kind,
+)
 from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
@@ -35,18 +43,15 @@ class Parameters:
     """The networks, losses and panels.
 
     Attributes:
-        networks: The paper's network, then others; the first one in the zoo is drawn.
+        networks: The paper's network, then others; those up to the first that has all losses are drawn.
         losses: For example "focal 3".
         panels: Title and measures of each panel, such as "NLL, test: test.nll, test.correct.nll".
-        since: Share of the epochs before the first drop of the learning rate. A rise is the difference between the last
-            epoch and the mean of the first five epochs after that drop.
         columns: Number of columns of panels.
     """
 
     networks: tuple[str, ...]
     losses: tuple[str, ...]
     panels: tuple[str, ...]
-    since: float
     columns: int
 
     def wants(self, card: zoo.Card) -> bool:
@@ -70,14 +75,17 @@ class Panel(NamedTuple):
 def compute(given: Parameters, context: Context) -> Numbers:
     """Compute means over seeds: every epoch, the first, the last, and the rise after the learning rate drops.
 
-    A network that fits its training part perfectly makes no mistakes there. Means are over the seeds that have a value;
+    The rise is the difference between the last epoch and the mean of the first five epochs after the first drop. A
+    network that fits its training part perfectly makes no mistakes there. Means are over the seeds that have a value;
     values that no seed has are left out.
     """
     found = select_entries(given, context)
     measures = list(dict.fromkeys(measure for text in given.panels for measure in Panel.parse(text).measures))
     values: dict[str, float] = {}
     absent: list[str] = []
-    curves: dict[str, dict[str, list[float | None]]] = {}
+    paths: dict[str, dict[str, dict[str, list[float | None]]]] = {
+        str(network): {} for network in choose_networks(given.networks, given.losses, found)
+    }
     rows: Rows = [("network", *(loss_label(loss) for loss in given.losses))]
     for network in map(Network.parse, given.networks):
         cells = []
@@ -91,19 +99,21 @@ def compute(given: Parameters, context: Context) -> Numbers:
                     absent += names
                     continue
                 path = _mean_path(histories, measure)
-                after = round(given.since * len(path))
-                rise = path[-1] - path[after : after + _EPOCHS].mean()
-                measured = dict(zip(names, map(float, (path[0], path[-1], rise)), strict=True))
-                values |= {name: value for name, value in measured.items() if np.isfinite(value)}
+                measured = dict(zip(names, (path[0], path[-1], _rise(path, histories[0])), strict=True))
+                values |= {name: float(value) for name, value in measured.items() if np.isfinite(value)}
                 absent += [name for name in names if name not in values]
-                if network == _first_network(given, found.networks):
-                    curves.setdefault(loss, {})[measure] = [None if np.isnan(v) else float(v) for v in path]
+                if str(network) in paths:
+                    drawn = [None if np.isnan(value) else float(value) for value in path]
+                    paths[str(network)].setdefault(loss, {})[measure] = drawn
         rows.append((network.label, *cells))
-    return Numbers(values, {"paths": curves}, tuple(rows), tuple(absent))
+    return Numbers(values, {"paths": paths}, tuple(rows), tuple(absent))
 
 
-def _first_network(given: Parameters, held: list[Network]) -> Network | None:
-    return next((network for network in map(Network.parse, given.networks) if network in held), None)
+def _rise(path: np.ndarray, history: list[dict[str, Any]]) -> float:
+    """Compute how much a mean rises after the first drop of the learning rate; NaN if the rate never drops."""
+    rates = np.array([epoch["learning_rate"] for epoch in history])
+    after = path[np.flatnonzero(rates < rates[0])][:_EPOCHS]
+    return float(path[-1] - after.mean()) if len(after) else float("nan")
 
 
 def _mean_path(histories: list[list[dict[str, Any]]], measure: str) -> np.ndarray:
@@ -124,33 +134,41 @@ def _at(epoch: dict[str, Any], measure: str) -> float:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw one panel per group of measures, with lines by loss, or by measure if there is one loss."""
+    """Draw one panel per network and group of measures, with lines by loss, or by measure if there is one loss."""
+    paths = numbers.curves["paths"] or {"": {}}
     panels = [Panel.parse(text) for text in given.panels]
     count = -(-len(panels) // given.columns)
-    figure.set_size_inches(style.WIDTH, (0.5 if len(given.losses) > 1 else 1.4) + 2.2 * count)
-    axes = figure.subplots(count, given.columns, squeeze=False).ravel()
-    for index, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
-        _draw_panel(ax, panel, numbers.curves["paths"])
-        style.label_panel(ax, index, panel.title)
-        ax.set_ylabel(_label_axis(panel))
-        if index >= len(panels) - given.columns:
-            ax.set_xlabel("epoch")
-        if len(panel.measures) > 1 and numbers.curves["paths"]:
-            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7.5)
-    if len(given.losses) > 1 and numbers.curves["paths"]:
+    around, height = 0.5 if len(given.losses) > 1 else 1.4, 2.2 if len(paths) == 1 else 1.75
+    figure.set_size_inches(style.WIDTH, around + (height * count + 0.3) * len(paths))
+    axes: list[Axes] = []
+    for part, (network, by_loss) in zip(figure.subfigures(len(paths), squeeze=False)[:, 0], paths.items(), strict=True):
+        if by_loss:
+            epochs = len(next(iter(next(iter(by_loss.values())).values())))
+            part.suptitle(f"{Network.parse(network).label}, {epochs} epochs", x=0.01, ha="left", fontweight="bold")
+        for index, (ax, panel) in enumerate(zip(part.subplots(count, given.columns).ravel(), panels, strict=False)):
+            _draw_panel(ax, panel, by_loss, given.losses)
+            style.label_panel(ax, len(axes), panel.title)
+            axes.append(ax)
+            ax.set_ylabel(_label_axis(panel))
+            if index >= len(panels) - given.columns:
+                ax.set_xlabel("epoch")
+            if len(panel.measures) > 1 and by_loss:
+                ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7.5)
+    if len(given.losses) > 1:
         style.add_common_legend(figure, axes)
 
 
-def _draw_panel(ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | None]]]) -> None:
+def _draw_panel(
+    ax: Axes, panel: Panel, paths: dict[str, dict[str, list[float | None]]], losses: tuple[str, ...]
+) -> None:
+    """Draw one line per loss and measure; a loss looks the same in all panels."""
     if not paths:
         ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    index = 0
     for loss, measures in paths.items():
-        for measure in panel.measures:
+        for index, measure in enumerate(panel.measures, start=losses.index(loss) * len(panel.measures)):
             path = np.array(measures[measure], dtype=float)
             label = loss_label(loss) if len(panel.measures) == 1 else _label(measure)
             ax.plot(range(1, len(path) + 1), path, label=label, **style.line(index, linewidth=1.0))
-            index += 1
 
 
 def _label_axis(panel: Panel) -> str:

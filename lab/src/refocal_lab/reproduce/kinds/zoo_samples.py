@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from refocal_lab.reproduce.computation import NO_ENTRY, Context, Numbers
 from refocal_lab.reproduce.zoo_entries import (
     Network,
     Rows,
+    choose_networks,
     collapse_rows,
     fit_temperature,
     loss_label,
@@ -38,7 +40,7 @@ class Parameters:
     """The networks and losses.
 
     Attributes:
-        networks: The paper's network, then others; the first one in the zoo is drawn.
+        networks: The paper's network, then others; those up to the first that has all losses are drawn.
         losses: For example "focal 3"; the first seed of each is used.
         samples: Number of correct and of wrong samples to draw, taken from the start of the test part.
         classes: Names of the classes.
@@ -60,6 +62,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
     values: dict[str, float] = {}
     absent: list[str] = []
     shown: dict[str, Any] = {}
+    drawn = choose_networks(given.networks, given.losses, found)
     rows: Rows = [("network", "test samples", "", *(loss_label(loss) for loss in given.losses))]
     for network in map(Network.parse, given.networks):
         trials = {loss: found.trials(network, parse_variant(loss))[:1] for loss in given.losses}
@@ -73,8 +76,8 @@ def compute(given: Parameters, context: Context) -> Numbers:
                 values |= {f"{kind}({network}, {loss}, {when})": float(mean) for loss, mean in means.items()}
                 missing = [loss for loss in given.losses if loss not in means]
                 absent += [f"{kind}({network}, {loss}, {when})" for loss in missing]
-        if held and not shown:
-            shown = {
+        if network in drawn:
+            shown[str(network)] = {
                 kind: {
                     "index": (first := rows_of[: given.samples]),
                     "class": _describe_classes(given, held, first),
@@ -112,27 +115,34 @@ def _describe_classes(given: Parameters, held: dict[str, dict[str, np.ndarray]],
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw one row per sample, with correct samples on the left and wrong samples on the right."""
-    figure.set_size_inches(style.WIDTH, 3.2)
-    panels = figure.subplots(1, 2, sharex=True)
-    for index, (ax, (kind, words)) in enumerate(zip(panels, _KINDS.items(), strict=True)):
-        style.label_panel(ax, index, words)
-        ax.set(xlim=(0, 1.02), xlabel="top confidence")
-        if numbers.curves["shown"]:
-            _draw_samples(ax, given, numbers.curves["shown"][kind])
+    """Draw one row of panels per network and one row of marks per sample, correct samples left and wrong ones right."""
+    shown = numbers.curves["shown"] or {"": {}}
+    figure.set_size_inches(style.WIDTH, 0.5 + 2.7 * len(shown))
+    panels = figure.subplots(len(shown), 2, squeeze=False, sharex=True)
+    for index, ((network, by_kind), (kind, words)) in enumerate(product(shown.items(), _KINDS.items())):
+        ax = panels.ravel()[index]
+        ax.set(xlim=(0, 1.02), xlabel="top confidence" if ax in panels[-1] else "")
+        if by_kind:
+            style.label_panel(ax, index, f"{Network.parse(network).model_label}, {words}")
+            _draw_samples(ax, given, by_kind[kind])
         else:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    panels[0].set_ylabel("index and class of the test sample")
+    for ax in panels[:, 0]:
+        ax.set_ylabel("index and class of the test sample")
     if numbers.curves["shown"]:
-        figure.legend(handles=_make_handles(numbers), loc="outside upper center", ncols=7, handlelength=1)
+        figure.legend(handles=_make_handles(given, numbers), loc="outside upper center", ncols=4, handlelength=1)
 
 
-def _make_handles(numbers: Numbers) -> list[Line2D]:
-    """Make a legend with one entry per loss, and one for each time of measurement."""
+def _make_handles(given: Parameters, numbers: Numbers) -> list[Line2D]:
+    """Make a legend with one entry per loss that is drawn, and one for each time of measurement."""
     from matplotlib.lines import Line2D
 
-    losses = numbers.curves["shown"]["right"]["confidence"]
-    looks = [(loss_label(loss), style.MARKERS[n], style.color(n), style.color(n)) for n, loss in enumerate(losses)]
+    used = {loss for by_kind in numbers.curves["shown"].values() for loss in by_kind["right"]["confidence"]}
+    looks = [
+        (loss_label(loss), style.MARKERS[n], style.color(n), style.color(n))
+        for n, loss in enumerate(given.losses)
+        if loss in used
+    ]
     looks += [(_WHEN[when], "h", "0.4", "white" if when == "raw" else "0.4") for when in _WHEN]
     return [
         Line2D([], [], label=label, marker=marker, color=color, markerfacecolor=face, linestyle="none", markersize=5)
@@ -141,14 +151,16 @@ def _make_handles(numbers: Numbers) -> list[Line2D]:
 
 
 def _draw_samples(ax: Axes, given: Parameters, samples: dict[str, Any]) -> None:
+    """Draw the marks of each sample side by side; a loss looks the same in all panels."""
     count = len(samples["index"])
-    for n, by_when in enumerate(samples["confidence"].values()):
+    for place, (loss, by_when) in enumerate(samples["confidence"].items()):
+        n = given.losses.index(loss)
         for when in _WHEN:
             ax.plot(
                 by_when[when],
-                np.arange(count) + 0.12 * (n - (len(samples["confidence"]) - 1) / 2),
+                np.arange(count) + 0.12 * (place - (len(samples["confidence"]) - 1) / 2),
                 linestyle="none",
-                marker=style.MARKERS[n % len(style.MARKERS)],
+                marker=style.MARKERS[n],
                 markersize=5,
                 markerfacecolor="white" if when == "raw" else style.color(n),
                 color=style.color(n),

@@ -86,12 +86,14 @@ def compute(given: Parameters, context: Context) -> Numbers:
     ]
     cells = {(item["network"], item["loss"]): item for item in measured}
     values = {
-        f"{measure}({network}, {loss}, {method})": float(np.mean(item[measure][method]))
+        _name_value(network, loss, measure, method): float(np.mean(item[measure][method]))
         for (network, loss), item in cells.items()
         for measure in given.measures
         for method in given.methods
         if item[measure][method]
     }
+    every = product(given.networks, given.losses, given.measures, given.methods)
+    absent = tuple(name for name in (_name_value(*each) for each in every) if name not in values)
     rows: Rows = [("network", "", *(loss_label(loss) for loss in given.losses))]
     for network in networks:
         for measure in given.measures:
@@ -102,7 +104,11 @@ def compute(given: Parameters, context: Context) -> Numbers:
                     for loss in given.losses
                 ]
                 rows.append((network.label, ", ".join(words), *row))
-    return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=2))
+    return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=2), absent)
+
+
+def _name_value(network: str, loss: str, measure: str, method: str) -> str:
+    return f"{measure}({network}, {loss}, {method})"
 
 
 def _measure(given: Parameters, found: Entries, network: Network, loss: str, context: Context) -> dict[str, Any]:
