@@ -145,7 +145,9 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
         if by_loss:
             epochs = len(next(iter(next(iter(by_loss.values())).values())))
             part.suptitle(f"{Network.parse(network).label}, {epochs} epochs", x=0.01, ha="left", fontweight="bold")
-        for index, (ax, panel) in enumerate(zip(part.subplots(count, given.columns).ravel(), panels, strict=False)):
+        for index, (ax, panel) in enumerate(
+            zip(part.subplots(count, given.columns, squeeze=False).ravel(), panels, strict=False)
+        ):
             _draw_panel(ax, panel, by_loss, given.losses)
             style.label_panel(ax, len(axes), panel.title)
             axes.append(ax)
