@@ -76,6 +76,8 @@ def _files(tmp_path, monkeypatch):
         ("--ignore-index is only for the images of a segmentation network", "evaluate rows.npz --ignore-index 255"),
         ("--axis is only for the images of a segmentation network", "apply cal.json rows.npz --out a.npz --axis 1"),
         ("--axis is only for the images of a segmentation network", "calibrate nothing.csv --axis 1"),
+        ("there is no column 'nope', which label names", "evaluate val.npz --ignore-index 255 --label nope"),
+        ("nothing.npz: No such file", "evaluate nothing.npz --ignore-index 255"),
         ("an image of val.npz, and the sums of all images, would take about", "evaluate val.npz --memory 10K"),
         ("--task does not work with the images", "evaluate val.npz --task multiclass"),
         ("--classes does not work with the images", "evaluate val.npz --classes a,b,c"),
@@ -131,6 +133,7 @@ def test_damaged_files_are_reported(capsys):
     content = Path("val.npz").read_bytes()
     Path("cut.npz").write_bytes(content[:-200])
     reject(capsys, "cut.npz: cannot read the zip archive", "evaluate", "cut.npz")
+    reject(capsys, "cut.npz: cannot read the zip archive", "evaluate", "cut.npz", *GIVEN)
     at = content.index(b"NUMPY") + 500
     Path("bent.npz").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     reject(capsys, "bent.npz: cannot read logits; the file is damaged", "evaluate", "bent.npz", *GIVEN)

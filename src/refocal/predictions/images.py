@@ -20,7 +20,7 @@ from refocal._probability_look import find_probability_look
 from refocal.predictions import checks
 from refocal.predictions.checks import NAME_LENGTH
 from refocal.predictions.column_choice import ColumnChoice
-from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
+from refocal.predictions.errors import Place, PredictionsWarning
 from refocal.predictions.npz_arrays import Archive, Member, archive_arrays, open_archive, read_names, take
 
 Write = Callable[[np.ndarray, np.ndarray | None], None]
@@ -136,14 +136,11 @@ class ImageFile:
 
 
 def holds_images(path: str | os.PathLike[str], *, columns: ColumnChoice | None = None) -> bool:
-    """Whether a file is an npz file whose scores have spatial axes. A file that cannot be read holds none."""
+    """Whether a file is an npz file whose scores have spatial axes."""
     if Path(path).suffix.lower() != ".npz":
         return False
-    try:
-        with open_archive(Path(path), columns or ColumnChoice()) as opened:
-            return len(opened.member(opened.columns.columns[0]).shape) > 2
-    except (OSError, PredictionsError):  # reported when the rows are read
-        return False
+    with open_archive(Path(path), columns or ColumnChoice()) as opened:
+        return len(opened.member(opened.columns.columns[0]).shape) > 2
 
 
 @contextmanager
