@@ -73,6 +73,8 @@ def _files(tmp_path, monkeypatch):
         ("axis must be an axis of logits with shape (12, 3, 8, 9), got 4", "evaluate val.npz --axis 4"),
         ("rows.npz, logits: must have shape (images, classes, ...) for images, got (3, 3)",
          "evaluate val.npz rows.npz"),
+        ("rows.csv: images are read from npz files only, and never beside rows", "evaluate val.npz rows.csv"),
+        ("rows.csv: images are read from npz files only", "calibrate val.npz --test rows.csv"),
         ("--ignore-index is only for the images of a segmentation network", "evaluate rows.npz --ignore-index 255"),
         ("--axis is only for the images of a segmentation network", "apply cal.json rows.npz --out a.npz --axis 1"),
         ("--axis is only for the images of a segmentation network", "calibrate nothing.csv --axis 1"),
@@ -122,6 +124,7 @@ def test_what_is_rejected(message, words, capsys):
     TemperatureScaling().fit(rows, answers).save("cal.json")
     if "t*.npz" in words:
         np.savez("tiny.npz", logits=LOGITS[:, :, 1:], labels=LABELS[:, 1:])
+    Path("rows.csv").write_text("label,prob\n1,0.7\n0,0.2\n", encoding="utf-8")
     if "several" in words:
         several = MultilabelCalibrator(PlattScaling()).fit(rows, answers[:, None] == np.arange(3))
         several.save("several.json")

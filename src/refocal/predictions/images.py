@@ -65,6 +65,9 @@ class ImageFile:
             columns: The arrays of labels and scores, if their names are not clear.
         """
         choice = columns or ColumnChoice()
+        if not _is_npz(path):
+            message = "images are read from npz files only, and never beside rows"
+            raise Place(Path(path)).error(message)
         with open_archive(Path(path), choice) as opened:
             place, columns_used = opened.place, opened.columns
             scores, labels = _open_members(opened)
@@ -137,7 +140,7 @@ class ImageFile:
 
 def holds_images(path: str | os.PathLike[str], *, columns: ColumnChoice | None = None) -> bool:
     """Whether a file is an npz file whose scores have spatial axes."""
-    if Path(path).suffix.lower() != ".npz":
+    if not _is_npz(path):
         return False
     with open_archive(Path(path), columns or ColumnChoice()) as opened:
         return len(opened.member(opened.columns.columns[0]).shape) > 2
@@ -164,6 +167,10 @@ def write_images(path: str | os.PathLike[str], like: ImageFile, *, overwrite: bo
                 spools["labels"].add(labels)
 
         yield write
+
+
+def _is_npz(path: str | os.PathLike[str]) -> bool:
+    return Path(path).suffix.lower() == ".npz"
 
 
 def _open_members(opened: Archive) -> tuple[Member, Member | None]:
