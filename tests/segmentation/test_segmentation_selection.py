@@ -153,6 +153,15 @@ def test_wrong_settings_are_rejected(settings, message):
         calibrate([draw_images(2)], ignore_index=IGNORED, **settings)
 
 
+def test_nothing_is_chosen_by_a_single_image():
+    """The standard error of a difference is unknown, and not 0. An image without labels does not count."""
+    logits, labels = draw_images(2)
+    labels[1] = IGNORED
+    with pytest.raises(ValueError, match="method='auto' needs two images or more.*name a method"):
+        calibrate([(logits, labels)], ignore_index=IGNORED)
+    assert calibrate([(logits, labels)], method="temperature", ignore_index=IGNORED).chosen.name == "temperature"
+
+
 def test_no_batches_are_rejected():
     with pytest.raises(ValueError, match="batches must not be empty"):
         calibrate([])
