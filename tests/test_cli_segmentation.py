@@ -214,6 +214,17 @@ def test_several_files(capsys):
     check_same(as_one, measure(logits, labels))
 
 
+def test_labels_of_files_with_other_dtypes_stay_as_they_are(capsys):
+    logits, labels = draw()
+    signed = np.where(labels == IGNORED, -1, labels).astype(np.int8)
+    np.savez("part-a.npz", logits=logits, labels=signed)
+    np.savez("part-b.npz", logits=logits, labels=signed.clip(0).astype(np.uint16))
+    np.savez("fit.npz", logits=logits, labels=signed)
+    run(capsys, "calibrate", "fit.npz", "--test", "part-*.npz", "--ignore-index", "-1", "--out", "probs.npz")
+    with np.load("probs.npz") as file:
+        np.testing.assert_array_equal(file["labels"], np.concatenate([signed, signed.clip(0)]))
+
+
 def test_names_of_classes(capsys):
     logits, labels = draw()
     names = np.array(["road", "[red]sky", "tree"])
