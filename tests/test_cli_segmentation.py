@@ -94,6 +94,16 @@ def test_one_channel_is_class_1_of_two(capsys):
     run(capsys, "evaluate", "probs.npz", *GIVEN)
 
 
+def test_logits_of_one_image_may_lie_between_0_and_1(capsys):
+    logits, labels = draw(classes=2)
+    one = logits[:, 1:] - logits[:, :1]
+    one[0] = np.random.default_rng(0).random(one[0].shape)
+    np.savez("a.npz", logits=one, labels=labels)
+    assert run_json(capsys, "evaluate", "a.npz", *GIVEN)["images"] == 12
+    np.savez("b.npz", logits=one[:1], labels=labels[:1])
+    reject(capsys, "b.npz, logits: look like probabilities: every value lies in [0, 1]", "evaluate", "b.npz", *GIVEN)
+
+
 @pytest.mark.parametrize("size", [(8, 9), (40,)])
 def test_batches_do_not_matter(size, capsys):
     """Batches of one image give the numbers of a single batch."""

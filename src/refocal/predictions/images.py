@@ -129,13 +129,17 @@ class ImageFile:
                     for member in (scores, labels)
                 ]
                 assert taken[0] is not None
-                if self.input == "logits" and self._choice.logit is None and (look := self._find_look(taken[0][0])):
+                if self.input == "logits" and self._choice.logit is None and (look := self._find_look(taken[0])):
                     raise opened.place.error(checks.describe_look(look), column=scores.name)
                 yield ImageBlock(first, taken[0], taken[1])
 
-    def _find_look(self, image: np.ndarray) -> str | None:
-        """Return what makes the logits of an image look like probabilities."""
-        return find_probability_look(np.moveaxis(image, self.axis - 1, -1).reshape(-1, self.channels))
+    def _find_look(self, scores: np.ndarray) -> str | None:
+        """Return what makes the logits of all images look like probabilities; the first shows nearly always a logit."""
+
+        def find(images: np.ndarray) -> str | None:
+            return find_probability_look(np.moveaxis(images, self.axis, -1).reshape(-1, self.channels))
+
+        return find(scores[:1]) and find(scores)
 
 
 def holds_images(path: str | os.PathLike[str], *, columns: ColumnChoice | None = None) -> bool:
