@@ -130,11 +130,17 @@ def test_a_comparison_is_shown_and_written():
     assert plain["methods"][1]["summary"]["overall"]["nll"] == nll._asdict()
 
 
-def test_images_without_interior_are_null_in_json():
-    labels = (np.indices((2, 4, 4)).sum(axis=0) % 2).astype(int)
-    found = json.loads(measure(np.zeros((2, 3, 4, 4)), labels).compute(resamples=100).to_json())
+def test_images_without_interior_have_no_measures_of_it():
+    labels = (np.indices((1, 4, 4)).sum(axis=0) % 2).astype(int)
+    summary = measure(np.zeros((1, 3, 4, 4)), labels).compute(resamples=100)
+    found = json.loads(summary.to_json())
     assert found["interior"]["ece"]["value"] is None
     assert found["interior"]["nll"]["high"] is None
+    shown = io.StringIO()
+    rich.print(summary, file=shown)
+    assert shown.getvalue().count("–") == 5
+    assert "nan" not in shown.getvalue()
+    assert "Calibration of pixels, 95% limits over 1 image " in shown.getvalue()
 
 
 @pytest.mark.parametrize(
