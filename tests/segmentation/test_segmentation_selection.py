@@ -163,7 +163,7 @@ def test_nothing_is_chosen_by_a_single_image():
     """The standard error of a difference is unknown, and not 0. An image without labels does not count."""
     logits, labels = draw_images(2)
     labels[1] = IGNORED
-    with pytest.raises(ValueError, match="method='auto' needs two images or more.*name a method"):
+    with pytest.raises(ValueError, match=r"method='auto' needs two images or more.*name a method"):
         calibrate([(logits, labels)], ignore_index=IGNORED)
     assert calibrate([(logits, labels)], method="temperature", ignore_index=IGNORED).chosen.name == "temperature"
 
