@@ -94,6 +94,16 @@ def test_one_channel_is_class_1_of_two(capsys):
     run(capsys, "evaluate", "probs.npz", *GIVEN)
 
 
+def test_logits_of_one_image_may_lie_between_0_and_1(capsys):
+    logits, labels = draw(classes=2)
+    one = logits[:, 1:] - logits[:, :1]
+    one[0] = np.random.default_rng(0).random(one[0].shape)
+    np.savez("a.npz", logits=one, labels=labels)
+    assert run_json(capsys, "evaluate", "a.npz", *GIVEN)["images"] == 12
+    np.savez("b.npz", logits=one[:1], labels=labels[:1])
+    reject(capsys, "b.npz, logits: look like probabilities: every value lies in [0, 1]", "evaluate", "b.npz", *GIVEN)
+
+
 @pytest.mark.parametrize("size", [(8, 9), (40,)])
 def test_batches_do_not_matter(size, capsys):
     """Batches of one image give the numbers of a single batch."""
@@ -212,6 +222,17 @@ def test_several_files(capsys):
     assert as_one["images"] == 24
     logits, labels = (np.concatenate(part) for part in zip(draw(seed=1), draw(), strict=True))
     check_same(as_one, measure(logits, labels))
+
+
+def test_labels_of_files_with_other_dtypes_stay_as_they_are(capsys):
+    logits, labels = draw()
+    signed = np.where(labels == IGNORED, -1, labels).astype(np.int8)
+    np.savez("part-a.npz", logits=logits, labels=signed)
+    np.savez("part-b.npz", logits=logits, labels=signed.clip(0).astype(np.uint16))
+    np.savez("fit.npz", logits=logits, labels=signed)
+    run(capsys, "calibrate", "fit.npz", "--test", "part-*.npz", "--ignore-index", "-1", "--out", "probs.npz")
+    with np.load("probs.npz") as file:
+        np.testing.assert_array_equal(file["labels"], np.concatenate([signed, signed.clip(0)]))
 
 
 def test_names_of_classes(capsys):

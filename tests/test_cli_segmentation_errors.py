@@ -73,9 +73,13 @@ def _files(tmp_path, monkeypatch):
         ("axis must be an axis of logits with shape (12, 3, 8, 9), got 4", "evaluate val.npz --axis 4"),
         ("rows.npz, logits: must have shape (images, classes, ...) for images, got (3, 3)",
          "evaluate val.npz rows.npz"),
+        ("rows.csv: images are read from npz files only, and never beside rows", "evaluate val.npz rows.csv"),
+        ("rows.csv: images are read from npz files only", "calibrate val.npz --test rows.csv"),
         ("--ignore-index is only for the images of a segmentation network", "evaluate rows.npz --ignore-index 255"),
         ("--axis is only for the images of a segmentation network", "apply cal.json rows.npz --out a.npz --axis 1"),
         ("--axis is only for the images of a segmentation network", "calibrate nothing.csv --axis 1"),
+        ("there is no column 'nope', which label names", "evaluate val.npz --ignore-index 255 --label nope"),
+        ("nothing.npz: No such file", "evaluate nothing.npz --ignore-index 255"),
         ("an image of val.npz, and the sums of all images, would take about", "evaluate val.npz --memory 10K"),
         ("--task does not work with the images", "evaluate val.npz --task multiclass"),
         ("--classes does not work with the images", "evaluate val.npz --classes a,b,c"),
@@ -120,6 +124,7 @@ def test_what_is_rejected(message, words, capsys):
     TemperatureScaling().fit(rows, answers).save("cal.json")
     if "t*.npz" in words:
         np.savez("tiny.npz", logits=LOGITS[:, :, 1:], labels=LABELS[:, 1:])
+    Path("rows.csv").write_text("label,prob\n1,0.7\n0,0.2\n", encoding="utf-8")
     if "several" in words:
         several = MultilabelCalibrator(PlattScaling()).fit(rows, answers[:, None] == np.arange(3))
         several.save("several.json")
@@ -131,6 +136,7 @@ def test_damaged_files_are_reported(capsys):
     content = Path("val.npz").read_bytes()
     Path("cut.npz").write_bytes(content[:-200])
     reject(capsys, "cut.npz: cannot read the zip archive", "evaluate", "cut.npz")
+    reject(capsys, "cut.npz: cannot read the zip archive", "evaluate", "cut.npz", *GIVEN)
     at = content.index(b"NUMPY") + 500
     Path("bent.npz").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     reject(capsys, "bent.npz: cannot read logits; the file is damaged", "evaluate", "bent.npz", *GIVEN)

@@ -46,6 +46,7 @@ def test_right_pages_pass(run):
         (code("print('NLL 0.5')", "ECE 0.5"), True),
         (code("print('1,200 rows')", "1,500 rows"), True),
         (code("print('a', 'b', 'c', 'd', sep='\\n')", "a\n...\ne"), True),
+        (code("print('a')", "a\n...\na"), True),
         (code("print('a', 'b', 'c', 'd', sep='\\n')", "b\n...\nd"), True),
         (command("refocal explain --gamma 3 --classes 10", "something else"), True),
         (command("refocal evaluate missing.npz"), True),

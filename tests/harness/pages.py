@@ -60,6 +60,8 @@ def _agree(printed: list[str], said: list[str]) -> bool:
     if "..." in said:
         first = said.index("...")
         rest = said[first + 1 :]
+        if len(printed) < first + len(rest):  # a line would be compared twice
+            return False
         return _agree(printed[:first], said[:first]) and (not rest or _agree(printed[-len(rest) :], rest))
     ours, theirs = " ".join(printed).split(), " ".join(said).split()
     pairs = zip(_NUMBER.findall(" ".join(ours)), _NUMBER.findall(" ".join(theirs)), strict=False)

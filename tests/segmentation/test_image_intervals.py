@@ -41,6 +41,16 @@ def draw_sums(rng, images, gaps, *, spread):
     return residuals, pixels.sum(axis=1), Bins(total, total * claim, total * claim - residuals.sum(axis=0))
 
 
+@pytest.mark.parametrize("images", [2, 5, 40])
+def test_images_without_errors_do_not_rule_out_images_with_errors(images):
+    """A share of all images that shows up in none of them with probability 2.5%."""
+    pixels = np.full(images, 100.0)
+    total = np.array([0.0, 100.0 * images])
+    found = bound(np.zeros((images, 2)), pixels, Bins(total, total, total))
+    assert (found.value, found.low) == (0, 0)
+    assert (1 - found.high) ** images == pytest.approx(0.025)
+
+
 @pytest.mark.parametrize("images", [10, 40])
 @pytest.mark.parametrize("gap", [0.0, 0.06])
 def test_intervals_cover(images, gap):

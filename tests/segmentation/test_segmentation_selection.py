@@ -130,11 +130,17 @@ def test_a_comparison_is_shown_and_written():
     assert plain["methods"][1]["summary"]["overall"]["nll"] == nll._asdict()
 
 
-def test_images_without_interior_are_null_in_json():
-    labels = (np.indices((2, 4, 4)).sum(axis=0) % 2).astype(int)
-    found = json.loads(measure(np.zeros((2, 3, 4, 4)), labels).compute(resamples=100).to_json())
+def test_images_without_interior_have_no_measures_of_it():
+    labels = (np.indices((1, 4, 4)).sum(axis=0) % 2).astype(int)
+    summary = measure(np.zeros((1, 3, 4, 4)), labels).compute(resamples=100)
+    found = json.loads(summary.to_json())
     assert found["interior"]["ece"]["value"] is None
     assert found["interior"]["nll"]["high"] is None
+    shown = io.StringIO()
+    rich.print(summary, file=shown)
+    assert shown.getvalue().count("–") == 5
+    assert "nan" not in shown.getvalue()
+    assert "Calibration of pixels, 95% limits over 1 image " in shown.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -151,6 +157,15 @@ def test_images_without_interior_are_null_in_json():
 def test_wrong_settings_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         calibrate([draw_images(2)], ignore_index=IGNORED, **settings)
+
+
+def test_nothing_is_chosen_by_a_single_image():
+    """The standard error of a difference is unknown, and not 0. An image without labels does not count."""
+    logits, labels = draw_images(2)
+    labels[1] = IGNORED
+    with pytest.raises(ValueError, match=r"method='auto' needs two images or more.*name a method"):
+        calibrate([(logits, labels)], ignore_index=IGNORED)
+    assert calibrate([(logits, labels)], method="temperature", ignore_index=IGNORED).chosen.name == "temperature"
 
 
 def test_no_batches_are_rejected():

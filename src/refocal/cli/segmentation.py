@@ -46,19 +46,26 @@ def add_options(command: Any, *, labels: bool = True, more: str = "") -> None:
 def are_asked_for(options: Namespace, files: Sequence[str]) -> bool:
     """Whether a command is about images, by the shape of the scores in the first file that each name stands for."""
     from refocal.cli.inputs import choose_columns
+    from refocal.predictions.errors import PredictionsError
     from refocal.predictions.images import holds_images
 
     firsts = [find_source([file]).files[0] for file in files]
-    if any(holds_images(file, columns=choose_columns(options)) for file in firsts):
+    wanted = [flag for name, flag in _FLAGS.items() if getattr(options, name, None) is not None]
+    try:
+        found = any(holds_images(file, columns=choose_columns(options)) for file in firsts)
+    except (OSError, PredictionsError):
+        if wanted:
+            raise
+        return False  # the reader of rows reports it
+    if found:
         for name in _REJECTED:
             if getattr(options, name, None):
                 msg = f"--{name} does not work with the images of a segmentation network: leave it out"
                 raise ValueError(msg)
         return True
-    for name, flag in _FLAGS.items():
-        if getattr(options, name, None) is not None:
-            msg = f"{flag} is only for the images of a segmentation network, npz files with scores (N, classes, H, W)"
-            raise ValueError(msg)
+    if wanted:
+        msg = f"{wanted[0]} is only for the images of a segmentation network, npz files with scores (N, classes, H, W)"
+        raise ValueError(msg)
     return False
 
 

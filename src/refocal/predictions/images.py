@@ -20,7 +20,7 @@ from refocal._probability_look import find_probability_look
 from refocal.predictions import checks
 from refocal.predictions.checks import NAME_LENGTH
 from refocal.predictions.column_choice import ColumnChoice
-from refocal.predictions.errors import Place, PredictionsError, PredictionsWarning
+from refocal.predictions.errors import Place, PredictionsWarning
 from refocal.predictions.npz_arrays import Archive, Member, archive_arrays, open_archive, read_names, take
 
 Write = Callable[[np.ndarray, np.ndarray | None], None]
@@ -65,6 +65,9 @@ class ImageFile:
             columns: The arrays of labels and scores, if their names are not clear.
         """
         choice = columns or ColumnChoice()
+        if not _is_npz(path):
+            message = "images are read from npz files only, and never beside rows"
+            raise Place(Path(path)).error(message)
         with open_archive(Path(path), choice) as opened:
             place, columns_used = opened.place, opened.columns
             scores, labels = _open_members(opened)
@@ -126,24 +129,25 @@ class ImageFile:
                     for member in (scores, labels)
                 ]
                 assert taken[0] is not None
-                if self.input == "logits" and self._choice.logit is None and (look := self._find_look(taken[0][0])):
+                if self.input == "logits" and self._choice.logit is None and (look := self._find_look(taken[0])):
                     raise opened.place.error(checks.describe_look(look), column=scores.name)
                 yield ImageBlock(first, taken[0], taken[1])
 
-    def _find_look(self, image: np.ndarray) -> str | None:
-        """Return what makes the logits of an image look like probabilities."""
-        return find_probability_look(np.moveaxis(image, self.axis - 1, -1).reshape(-1, self.channels))
+    def _find_look(self, scores: np.ndarray) -> str | None:
+        """Return what makes the logits of all images look like probabilities; the first shows nearly always a logit."""
+
+        def find(images: np.ndarray) -> str | None:
+            return find_probability_look(np.moveaxis(images, self.axis, -1).reshape(-1, self.channels))
+
+        return find(scores[:1]) and find(scores)
 
 
 def holds_images(path: str | os.PathLike[str], *, columns: ColumnChoice | None = None) -> bool:
-    """Whether a file is an npz file whose scores have spatial axes. A file that cannot be read holds none."""
-    if Path(path).suffix.lower() != ".npz":
+    """Whether a file is an npz file whose scores have spatial axes."""
+    if not _is_npz(path):
         return False
-    try:
-        with open_archive(Path(path), columns or ColumnChoice()) as opened:
-            return len(opened.member(opened.columns.columns[0]).shape) > 2
-    except (OSError, PredictionsError):  # reported when the rows are read
-        return False
+    with open_archive(Path(path), columns or ColumnChoice()) as opened:
+        return len(opened.member(opened.columns.columns[0]).shape) > 2
 
 
 @contextmanager
@@ -167,6 +171,10 @@ def write_images(path: str | os.PathLike[str], like: ImageFile, *, overwrite: bo
                 spools["labels"].add(labels)
 
         yield write
+
+
+def _is_npz(path: str | os.PathLike[str]) -> bool:
+    return Path(path).suffix.lower() == ".npz"
 
 
 def _open_members(opened: Archive) -> tuple[Member, Member | None]:

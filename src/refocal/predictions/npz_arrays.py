@@ -141,7 +141,7 @@ class Spool:
 
     def __init__(self, file: IO[bytes], row: tuple[int, ...]) -> None:
         self._file, self._row = file, row
-        # rows and dtype of each block: text is as wide as its longest value
+        # rows and dtype of each block: text is as wide as its longest value, and files may have other kinds of labels
         self._written: list[tuple[int, np.dtype]] = []
 
     def add(self, array: np.ndarray) -> None:
@@ -151,7 +151,7 @@ class Spool:
 
     def copy_to(self, target: IO[bytes]) -> None:
         """Write header and values to an entry of an archive."""
-        dtype = max((dtype for _, dtype in self._written), key=lambda dtype: dtype.itemsize)
+        dtype = np.result_type(*(dtype for _, dtype in self._written))
         shape = (sum(rows for rows, _ in self._written), *self._row)
         description = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(target, description)

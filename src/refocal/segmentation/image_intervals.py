@@ -17,6 +17,8 @@ from refocal.stats.inverted_tests import Direction, Evidence, limits
 from refocal.stats.resampling import draw_counts
 from refocal.stats.simulated_sums import ColumnSums
 
+_ROUNDING = 1e-6  # of a mean residual, if every pixel is as sure as can be, and right
+
 
 def error_interval(
     residuals: np.ndarray,
@@ -53,6 +55,10 @@ def error_interval(
     value = float(np.abs(mean).sum())
     if images == 1:
         return Interval(value, 0.0, 1.0)
+    if np.abs(residuals).sum() <= _ROUNDING * total:
+        # Images that are all alike do not tell the noise. If a share s of all images had errors, n images would show
+        # none with probability (1 - s)^n. The error is at most s.
+        return Interval(value, 0.0, 1 - ((1 - level) / 2) ** (1 / images))
     spread = images / (images - 1)
     deviations = residuals - pixels[:, None] * mean
     weight, claim, hits = (part / (classes * total) for part in bins)

@@ -102,7 +102,7 @@ def calibrate(
 
     Temperature scaling and focal temperature scaling are fitted to all pixels, as by `fit`. "auto" chooses by the NLL
     of all pixels of the same images: the calibrator with the fewest parameters among those that are worse than the best
-    by at most the standard error of the difference, where images are the sample.
+    by at most the standard error of the difference, where images are the sample. So it needs two images or more.
 
     Args:
         batches: Pairs of scores (N, K, ...) and labels (N, ...), iterable several times, as for `fit`.
@@ -178,6 +178,9 @@ def _choose(candidates: Sequence[Candidate], batches: Batches, **layout: Any) ->
     found = [each.image_nll() for each in _measure(candidates, batches, boundary=None, **layout)]
     pixels = found[0][1]
     counted = pixels > 0
+    if np.count_nonzero(counted) == 1:
+        msg = "method='auto' needs two images or more, whose differences tell the standard error: name a method"
+        raise ValueError(msg)
     means = np.array([sums[counted] / pixels[counted] for sums, _ in found])
     # An image counts by its pixels; the sum of the counts is the effective number of images (Kish).
     counts = pixels[counted] * (pixels.sum() / np.square(pixels).sum())

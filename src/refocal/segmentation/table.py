@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -32,7 +33,7 @@ def build_tables(
         source: The name of the images, for the title.
         class_names: One name per class; None for numbers.
     """
-    level = f"{100 * summary.level:g}% limits over {summary.images:,} images"
+    level = _describe_limits(summary)
     named = {name: getattr(summary, name) for name in ("overall", "boundary", "interior")}
     found = {name: region for name, region in named.items() if region is not None}
     title = f"{source}: {level}" if source else f"Calibration of pixels, {level}"
@@ -56,7 +57,7 @@ def build_tables(
 def build_comparison(comparison: SegmentationComparison) -> RenderableType:
     """Build a table of calibrators that were measured on the same images."""
     first = comparison.given.summary
-    about = f"{first.overall.pixels:,} pixels, {100 * first.level:g}% limits over {first.images:,} images"
+    about = f"{first.overall.pixels:,} pixels, {_describe_limits(first)}"
     table = Table("method", title=write_text(f"{comparison.source}: {about}"))
     for title in ("ECE", "ECE near\nboundaries", "over-\nconfidence", "NLL"):
         table.add_column(title, justify="right")
@@ -71,5 +72,11 @@ def build_comparison(comparison: SegmentationComparison) -> RenderableType:
     return Group(table, *map(Sentence, filter(None, notes)))
 
 
+def _describe_limits(summary: SegmentationSummary) -> str:
+    return f"{100 * summary.level:g}% limits over {summary.images:,} image{'' if summary.images == 1 else 's'}"
+
+
 def _write(interval: Interval) -> str:
+    if math.isnan(interval.value):  # of no pixels
+        return "–"
     return f"{interval.value:.4f}\n{interval.low:.4f} to {interval.high:.4f}"
