@@ -274,7 +274,7 @@ def test_what_is_said_about_other_columns_is_true(suffix, capsys):
     guess = "probability of the second class: churn_probability; not used: customer_id; classes: no, yes"
     assert said == f"refocal: churn.{suffix}: {guess}\n"
     assert cli.main(["evaluate", f"churn.{suffix}", *CHOSEN, "--slice", "country"]) == 1
-    assert "got 'country'; columns: churned, customer_id, region\n" in capsys.readouterr().err
+    assert "columns: churned, customer_id, region; scores: churn_probability\n" in capsys.readouterr().err
     np.savez("a.npz", probs=[0.5, 0.25], labels=[0, 1])
     for command in ("evaluate", "calibrate"):
         assert cli.main([command, "a.npz", "--slice", "region"]) == 1
