@@ -45,6 +45,7 @@ BASE = {
     "refocal._documents",
     "refocal._extras",
     "refocal._files",
+    "refocal._image_checks",
     "refocal._lazy",
     "refocal._probability_look",
     "refocal._rounding",
@@ -53,6 +54,7 @@ BASE = {
 ROOMS = {
     "_arrays": {"array_api_compat", "numpy"},
     "_check": {"numpy", "refocal._arrays"},
+    "_image_checks": {"refocal._arrays", "refocal._check"},
     "_containers": {"array_api_compat", "numpy", "refocal._arrays", "refocal._check"},
     "_documents": set(),
     "_extras": set(),

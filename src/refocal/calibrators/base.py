@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import assert_all_finite, check_array, check_is_fitted, validate_data
 
-from refocal import _check
+from refocal import _check, _image_checks
 from refocal._arrays import map_row_blocks, namespace
 from refocal._check import Input
 from refocal._containers import column_names, float_limits, is_frame, to_array, to_numpy
@@ -281,7 +281,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             given = X = given.reshape(-1, 1)
         rows = to_numpy(given, "X")
         if rows.ndim > 2:
-            msg = f"X must have shape (N, K), or (N,) for two classes, got {rows.shape}{_check.image_hint(rows.shape)}"
+            hint = _image_checks.image_hint(rows.shape)
+            msg = f"X must have shape (N, K), or (N,) for two classes, got {rows.shape}{hint}"
             raise ValueError(msg)
         scores = check_array(rows, dtype=(np.float64, np.float32), ensure_all_finite=False)
         self._check_finite(scores, reset=reset)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from refocal import _check
+from refocal import _check, _image_checks
 from refocal._check import Input
 from refocal._rounding import MOST_ROUNDING
 from refocal.predictions.carried import Carried
@@ -88,7 +88,7 @@ def check_scores_form(dtype: np.dtype, shape: tuple[int, ...], input: Input, pla
     """Check dtype and shape of the scores, which a file declares before its data."""
     check_scores_dtype(dtype, input, place)
     if len(shape) not in (1, 2) or 0 in shape[1:]:
-        message = f"must have shape (rows, classes) or (rows,), got {shape}{_check.image_hint(shape)}"
+        message = f"must have shape (rows, classes) or (rows,), got {shape}{_image_checks.image_hint(shape)}"
         raise place.error(message, column=place.name_scores(input))
     if shape[0] == 0:
         raise place.no_rows(column=place.name_scores(input))

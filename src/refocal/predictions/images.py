@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refocal import _check
+from refocal import _image_checks
 from refocal._check import Input
 from refocal._files import replacing
 from refocal._probability_look import find_probability_look
@@ -78,7 +78,7 @@ class ImageFile:
             if scores.shape[0] == 0:
                 message = "there are no images"
                 raise place.error(message, column=scores.name)
-            at = _check.image_axis(axis, np.broadcast_to(np.float32(0), scores.shape), scores.name)
+            at = _image_checks.image_axis(axis, np.broadcast_to(np.float32(0), scores.shape), scores.name)
             names = _read_class_names(opened, max(2, scores.shape[at]))
             if labels is not None:
                 _check_labels(labels, scores.shape[:at] + scores.shape[at + 1 :], place)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from refocal import _check, metrics
+from refocal import _check, _image_checks, metrics
 from refocal._containers import check_order, column_names, encode_labels, float_limits, to_array, to_numpy
 from refocal.metrics.defaults import RESAMPLES
 from refocal.report.record import Change, Diagram, Estimate, Method, freeze
@@ -81,7 +81,7 @@ def read_scores(scores: ArrayLike, names: Sequence[str] | None) -> np.ndarray:
     rows = to_numpy(array, "scores")
     if rows.ndim not in (1, 2) or len(rows) == 0:
         shapes = "(N, K), or (N,) for two classes, with N >= 1"
-        msg = f"scores must have shape {shapes}, got {rows.shape}{_check.image_hint(rows.shape)}"
+        msg = f"scores must have shape {shapes}, got {rows.shape}{_image_checks.image_hint(rows.shape)}"
         raise ValueError(msg)
     if rows.dtype.kind not in "iuf":
         msg = f"scores must be real numbers, got {rows.dtype}"

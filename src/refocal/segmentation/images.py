@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal import _check
+from refocal import _image_checks
 from refocal._arrays import move_axis, namespace
 from refocal._check import Input
 from refocal._containers import to_array
@@ -79,4 +79,4 @@ class ImageBatch:
 
 def classes_first(array: Any, axis: int) -> Any:
     """Check the axis of the classes and move it to axis 1, as (N, K, ...)."""
-    return move_axis(array, _check.image_axis(axis, array, "scores"), 1, xp=namespace(array))
+    return move_axis(array, _image_checks.image_axis(axis, array, "scores"), 1, xp=namespace(array))
