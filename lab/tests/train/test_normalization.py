@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from refocal_lab.train import models, normalization
 from refocal_lab.train.convolution import Convolution
@@ -184,6 +185,76 @@ def test_without_a_gpu_and_in_evaluation_it_is_pytorchs(activation):
         plain.train(training)
         expected = ACTIVATIONS[activation](plain(images) + residual)
         assert torch.equal(layer(images, residual, activation), expected)
+
+
+def describe(shape, dtype=torch.bfloat16):
+    """A tensor on a GPU, without values, so that no GPU is needed."""
+    with FakeTensorMode():
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    """Triton counts as installed."""
+    monkeypatch.setattr(normalization, "_HAS_TRITON", True)
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize("shape", [(2, 16, 3, 3), (1, 16, 1, 2)])
+def test_kernels_are_used_in_training_in_bfloat16_on_a_gpu(shape):
+    layer, features = BatchNorm(16), describe(shape)
+    assert layer._is_supported(features, None)
+    assert layer._is_supported(features, describe(shape))
+    assert not layer._is_supported(features, describe((1, 16, 1, 1)))
+    assert not layer._is_supported(features, describe(shape, torch.float32))
+    assert not layer._is_supported(describe(shape, torch.float32), None)
+    assert not layer._is_supported(torch.empty(shape, dtype=torch.bfloat16), None)
+    assert not layer.eval()._is_supported(features, None)
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ({}, (1, 16, 1, 1)),  # no variance
+        ({}, (0, 16, 3, 3)),
+        ({}, (2, 8, 3, 3)),
+        ({}, (2, 16, 9)),
+        ({}, (2**12, 16, 2**7, 2**8)),  # addresses have 32 bits
+        ({"dtype": torch.bfloat16}, (2, 16, 3, 3)),
+        ({"affine": False}, (2, 16, 3, 3)),
+        ({"momentum": None}, (2, 16, 3, 3)),
+        ({"track_running_stats": False}, (2, 16, 3, 3)),
+    ],
+)
+def test_other_layers_and_batches_are_left_to_pytorch(settings, shape):
+    assert not BatchNorm(16, **settings)._is_supported(describe(shape), None)
+
+
+@pytest.mark.kernels
+def test_the_layer_takes_the_kernels(monkeypatch):
+    if not ON_GPU:
+        monkeypatch.setattr(BatchNorm, "_is_supported", lambda *_: True)
+    inputs, residual, _, weight, bias = make((2, 16, 3, 3))
+    layer = BatchNorm(16).to(DEVICE)
+    layer.load_state_dict(layer.state_dict() | {"weight": weight, "bias": bias})
+    outputs = layer(inputs, residual, "relu")
+    assert "refocal_normalize" in outputs.grad_fn.name()
+    expected, running = run(inputs, weight, bias, residual, "relu")
+    assert torch.equal(outputs, expected)
+    assert torch.equal(layer.running_mean, running[0])
+    assert torch.equal(layer.running_var, running[1])
+    assert layer.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((1, 16, 1, 1), "more than 1 value per channel"), ((2, 8, 3, 3), "should contain 8 elements")],
+)
+def test_batches_that_pytorch_rejects_are_rejected(shape, message):
+    images = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        BatchNorm(16).to(DEVICE)(images)
 
 
 @pytest.mark.gpu

@@ -85,8 +85,10 @@ class Convolution(nn.Conv2d):
             and torch.version.hip is None
             and inputs.dtype == self.weight.dtype == torch.bfloat16
             and (*self.kernel_size, self.stride[1], *self.padding, *self.dilation) == (3, 3, stride, 1, 1, 1, 1)
+            and self.padding_mode == "zeros"
             and self.bias is None
             and inputs.ndim == 4
+            and inputs.shape[1] == self.in_channels
             and inputs.shape[2] % stride == inputs.shape[3] % stride == 0
             and 0 < inputs.numel() < 2**31
         )

@@ -54,7 +54,7 @@ class BatchNorm(nn.BatchNorm2d):
             and features.dtype == torch.bfloat16
             and self.weight.dtype == self.running_mean.dtype == torch.float32
             and features.ndim == 4
-            and features.shape[1] < features.numel() < 2**31
+            and features.shape[1] == self.num_features < features.numel() < 2**31
             and (residual is None or (residual.dtype == features.dtype and residual.shape == features.shape))
         )
 
