@@ -175,6 +175,13 @@ def test_layers_are_those_of_a_sequential_network():
         assert torch.equal(buffer, plain.get_buffer(name))
 
 
+@pytest.mark.parametrize("given", [{"residual": torch.ones(2, 4, 6, 6)}, {"activation": "relu"}])
+def test_only_batch_norm_takes_a_residual_or_an_activation(given):
+    layers = Layers(BatchNorm(3), nn.Conv2d(3, 4, 1))
+    with pytest.raises(TypeError, match="must be a batch norm to take a residual or an activation, got Conv2d"):
+        layers(torch.randn(2, 3, 6, 6), **given)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_without_a_gpu_and_in_evaluation_it_is_pytorchs(activation):
     torch.manual_seed(0)
