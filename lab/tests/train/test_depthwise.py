@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from refocal_lab.train import depthwise
+from refocal_lab.train import blocks, depthwise
 from refocal_lab.train.convolution import Convolution
 from refocal_lab.train.depthwise import convolve_depthwise
 
@@ -51,7 +51,7 @@ def test_convolution_and_gradients_are_those_of_pytorch(shape, stride):
 @pytest.mark.kernels
 @pytest.mark.parametrize(("shape", "stride"), [((2, 16, 5, 4), 1), ((2, 16, 10, 8), 2)])
 def test_shares_of_several_blocks_are_merged(shape, stride, monkeypatch):
-    monkeypatch.setattr(depthwise, "_SHARES", 2)
+    monkeypatch.setattr(blocks, "SHARES", 2)
     monkeypatch.setattr(depthwise, "_BLOCK", 256)  # 16 pixels, so 40 results are three blocks: one share has two
     check(shape, stride)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from refocal_lab.train import models, normalization
+from refocal_lab.train import blocks, models, normalization
 from refocal_lab.train.convolution import Convolution
 from refocal_lab.train.models.layers import AveragePool, ConvNorm, Head, Layers
 from refocal_lab.train.models.mobilenet import InvertedResidual
@@ -103,7 +103,7 @@ def test_a_large_mean_costs_no_digits():
 @pytest.mark.kernels
 @pytest.mark.parametrize("rows", [1024, 1031, 1279])
 def test_shares_of_several_blocks_are_merged(rows, monkeypatch):
-    monkeypatch.setattr(normalization, "_SHARES", 4)  # five blocks: one share has two
+    monkeypatch.setattr(blocks, "SHARES", 4)  # five blocks: one share has two
     inputs, _, incoming, weight, bias = make((1, 16, 1, rows), torch.float32)
     given = [each.requires_grad_() for each in (inputs, weight, bias)]
     twins = [each.detach().double().requires_grad_() for each in given]

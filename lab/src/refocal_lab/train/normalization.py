@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from refocal_lab.train import blocks
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -59,41 +61,11 @@ class BatchNorm(nn.BatchNorm2d):
         )
 
 
-class _Tile(NamedTuple):
-    """How the kernels divide a batch of `rows` pixels.
-
-    Attributes:
-        rows: Height of a block.
-        width: Channels of a block.
-        blocks: Number of blocks from top to bottom.
-        columns: Number of blocks side by side.
-        shares: Partial sums over the rows.
-    """
-
-    rows: int
-    width: int
-    blocks: int
-    columns: int
-    shares: int
-
-
 # the fastest on an H200 of those that benchmarks/normalization.py compares
 _FORWARD = (4096, 2)  # values of a block, and stages of the loops over blocks
 _BACKWARD = (2048, 1)
-_SHARES = 512  # programs that compute partial sums, so there are at most as many shares
 _WARPS = 4
 _MERGED = 8  # channels whose shares one program merges
-
-
-def _divide(values: Tensor, block: int) -> _Tile:
-    channels = values.shape[1]
-    count = values.numel() // channels
-    # as few idle places as possible, then as many neighbors as possible
-    width = min((64, 32, 16), key=lambda width: (-(-channels // width) * width, -width))
-    rows = block // width
-    blocks, columns = -(-count // rows), -(-channels // width)
-    each = -(-blocks * columns // _SHARES)  # blocks per program
-    return _Tile(rows, width, blocks, columns, -(-blocks // each))
 
 
 @torch.library.custom_op("refocal::measure_moments", mutates_args=("running_mean", "running_var"))
@@ -103,10 +75,10 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     block, stages = _FORWARD
-    channels, tile = inputs.shape[1], _divide(inputs, block)
+    channels, tile = inputs.shape[1], blocks.divide(inputs, block)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((2, tile.shares, channels), dtype=torch.float32)
-    norm.measure[(tile.columns, tile.shares)](
+    norm.measure[(tile.across, tile.shares)](
         *(inputs, parts, *size), ROWS=tile.rows, WIDTH=tile.width, STAGES=stages, num_warps=_WARPS
     )
     moments = _empty_moments(inputs)
@@ -114,7 +86,7 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
         *(parts, moments, running_mean, running_var, *size, tile.shares, epsilon, momentum),
         ROWS=tile.rows,
         WIDTH=_MERGED,
-        SHARES=_SHARES,
+        SHARES=blocks.SHARES,
         num_warps=_WARPS,
     )
     return moments
@@ -133,9 +105,9 @@ def normalize(  # noqa: PLR0917
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
-    outputs = torch.empty_like(inputs)
-    channels, tile = inputs.shape[1], _divide(inputs, _FORWARD[0])
-    norm.normalize[(tile.blocks * tile.columns,)](
+    outputs = torch.empty_like(inputs, memory_format=torch.channels_last)
+    channels, tile = inputs.shape[1], blocks.divide(inputs, _FORWARD[0])
+    norm.normalize[(tile.down * tile.across,)](
         *(inputs, moments, weight, bias, residual, outputs, inputs.numel() // channels, channels),
         ACTIVATION=activation,
         RESIDUAL=residual is not None,
@@ -161,12 +133,14 @@ def _differentiate(  # noqa: PLR0917
 
     gradient, inputs = (each.contiguous(memory_format=torch.channels_last) for each in (gradient, inputs))
     after_sum = outputs is not None
+    if outputs is not None:
+        outputs = outputs.contiguous(memory_format=torch.channels_last)
     slope, sums, passed = _empty_gradients(inputs, with_residual=after_sum)
     block, stages = _BACKWARD
-    channels, tile = inputs.shape[1], _divide(inputs, block)
+    channels, tile = inputs.shape[1], blocks.divide(inputs, block)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((tile.shares, 2, channels), dtype=torch.float32)
-    norm.measure_gradient[(tile.columns, tile.shares)](
+    norm.measure_gradient[(tile.across, tile.shares)](
         *(gradient, inputs, outputs, moments, weight, bias, passed, parts, *size),
         ACTIVATION=activation,
         RESIDUAL=after_sum,
@@ -175,10 +149,8 @@ def _differentiate(  # noqa: PLR0917
         STAGES=stages,
         num_warps=_WARPS,
     )
-    norm.merge_sums[(-(-2 * channels // _MERGED),)](
-        *(parts, sums, 2 * channels, tile.shares), WIDTH=_MERGED, SHARES=_SHARES, num_warps=_WARPS
-    )
-    norm.differentiate[(tile.blocks * tile.columns,)](
+    blocks.add_shares(parts, sums)
+    norm.differentiate[(tile.down * tile.across,)](
         *(passed if after_sum else gradient, inputs, moments, weight, bias, sums, slope, *size),
         ACTIVATION="none" if after_sum else activation,
         ROWS=tile.rows,
