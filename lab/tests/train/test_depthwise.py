@@ -56,6 +56,16 @@ def test_shares_of_several_blocks_are_merged(shape, stride, monkeypatch):
     check(shape, stride)
 
 
+@pytest.mark.kernels
+@pytest.mark.parametrize("first", [0, 1])
+def test_second_derivatives_are_rejected(first):
+    given = weight_and_inputs((1, 16, 2, 2))
+    outputs = convolve_depthwise(given[1], given[0], 1)
+    (slope,) = torch.autograd.grad(outputs.square().sum(), given[first], create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives; in float32, PyTorch's operations compute"):
+        slope.sum().backward()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("shape", "stride"), SHAPES)
 def test_the_layer_takes_the_kernels(shape, stride):

@@ -157,6 +157,17 @@ def test_nan_stays_visible(activation):
     assert all(tensor.isnan().nonzero().tolist() == [[3]] for tensor in running)
 
 
+@pytest.mark.kernels
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_second_derivatives_are_rejected(with_residual):
+    inputs, residual, incoming, weight, bias = make((2, 16, 3, 3))
+    inputs.requires_grad_()
+    outputs, _ = run(inputs, weight, bias, residual if with_residual else None, "relu")
+    (slope,) = torch.autograd.grad(outputs, inputs, incoming.requires_grad_(), create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives; in float32, PyTorch's operations compute"):
+        slope.sum().backward()
+
+
 def test_layers_are_those_of_a_sequential_network():
     torch.manual_seed(0)
     parts = [nn.Conv2d(3, 4, 3), BatchNorm(4), nn.ReLU6(inplace=True), nn.ReLU(), nn.Conv2d(4, 5, 1), BatchNorm(5)]

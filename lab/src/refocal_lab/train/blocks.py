@@ -1,8 +1,8 @@
-"""What the layers with kernels of our own share: blocks of a batch, and sums over them."""
+"""What the layers with kernels of our own share: blocks of a batch, sums over them, and no second derivatives."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -48,3 +48,9 @@ def add_shares(parts: Tensor, totals: Tensor) -> None:
     norm.merge_sums[(-(-size // _MERGED),)](
         *(parts, totals, size, len(parts)), WIDTH=_MERGED, SHARES=SHARES, num_warps=_WARPS
     )
+
+
+def reject_second_derivative(ctx: Any, *gradients: Tensor) -> NoReturn:
+    """Stands for the derivative of a gradient that a kernel computed."""
+    msg = "our own kernels have no second derivatives; in float32, PyTorch's operations compute them"
+    raise NotImplementedError(msg)

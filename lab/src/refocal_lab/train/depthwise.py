@@ -113,3 +113,5 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None,
 
 
 convolve_depthwise.register_autograd(_backward, setup_context=_keep_for_backward)
+for _gradient in (_differentiate, _correlate):
+    _gradient.register_autograd(blocks.reject_second_derivative)

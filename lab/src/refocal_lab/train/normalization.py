@@ -216,3 +216,4 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 normalize.register_autograd(_backward, setup_context=_keep_for_backward)
+_differentiate.register_autograd(blocks.reject_second_derivative)
