@@ -1,4 +1,4 @@
-"""The 3x3 convolution of each channel by itself, by the kernels of `kernels.depthwise`, with its gradients."""
+"""The 3x3 convolution of each channel by itself and its gradients, by the kernels of `kernels.depthwise`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WARPS = 4
 
 @torch.library.custom_op("refocal::depthwise3x3", mutates_args=())
 def convolve_depthwise(inputs: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Convolve (N, C, H, W), whose height and width are multiples of the stride, with a weight (C, 1, 3, 3)."""
+    """Convolve (N, C, H, W) with a weight (C, 1, 3, 3), padded by one zero; H and W are multiples of the stride."""
     from refocal_lab.train.kernels import depthwise
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""A batch norm layer that uses the kernels of `kernels.norm` in bfloat16 on a GPU, and else PyTorch's operations."""
+"""A batch norm layer that trains with the kernels of `kernels.norm` in bfloat16 on a GPU, else with PyTorch's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Activation = Literal["none", "relu", "relu6"]
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """`nn.BatchNorm2d` that also adds a residual and applies an activation, in bfloat16 on a GPU in one pass.
+    """`nn.BatchNorm2d` that also adds a residual and applies an activation, for residual networks.
+
+    In training in bfloat16 on a GPU, one kernel normalizes, adds and activates. Elsewhere PyTorch's operations do.
 
     Attributes:
         own: Whether to use our own kernels where they are supported; benchmarks compare both.
@@ -128,7 +130,10 @@ def _differentiate(  # noqa: PLR0917
     bias: Tensor,
     activation: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients: of the inputs; of bias and weight (2, C); of the residual if outputs are given, else an empty one."""
+    """Gradients with respect to the inputs, to bias and weight (2, C), and to the residual (else empty).
+
+    The outputs are given if an activation came after the residual; the gradient that it passes on is read off them.
+    """
     from refocal_lab.train.kernels import norm
 
     gradient, inputs = (each.contiguous(memory_format=torch.channels_last) for each in (gradient, inputs))
