@@ -84,6 +84,15 @@ def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch(shape, cha
 
 
 @pytest.mark.kernels
+def test_second_derivatives_in_the_weight_are_rejected():
+    weight, inputs = weight_and_inputs((1, 16, 2, 2))
+    outputs = convolve(inputs, weight, 1, False)
+    (slope,) = torch.autograd.grad(outputs.square().sum(), weight, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives; in float32, PyTorch's operations compute"):
+        slope.sum().backward()
+
+
+@pytest.mark.kernels
 def test_any_memory_layout_gives_the_same():
     weight, inputs = weight_and_inputs((2, 16, 8, 8))
     incoming = torch.randn(2, 16, 8, 8, device=DEVICE).to(DTYPE)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from refocal_lab.train import blocks
 from refocal_lab.train.depthwise import convolve_depthwise
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -211,3 +212,4 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None,
 
 
 convolve.register_autograd(_backward, setup_context=_keep_for_backward)
+_correlate.register_autograd(blocks.reject_second_derivative)
