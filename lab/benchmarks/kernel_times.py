@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-# the first kind that matches the name of a kernel
+# The first kind that matches the name of a kernel. The depthwise convolution's `merge_sums` counts as norm.
 KINDS = {
     "depthwise": r"depthwise|dwconv|dw_|conv2d_c1_k1|filter_channels|c1_k1_nhwc",
     "norm": r"measure|merge_|normalize|differentiate|batch_norm|bn_fw|bn_bw|batchnorm|layer_norm|LayerNorm|GammaBeta",

@@ -137,8 +137,7 @@ def measure_steps(
     for step in steps:
         assert bool(torch.isfinite(step.losses).all()), "the loss is not finite"
     if profiled:
-        for step in steps:
-            step._batches.draw(0)
+        steps[0]._batches.draw(0)
         (graph,) = steps[0]._graphs.values()
         print(render_kernels(model, *measure_kernels(graph.replay, steps=10), longest=25))
     way = "whole step" + (", compiled" if compiled else "") + ("" if BatchNorm.own else ", PyTorch's kernels")

@@ -3,7 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from refocal_lab.train import convolution
 from refocal_lab.train.convolution import Convolution, convolve
 
 ON_GPU = torch.cuda.is_available()
@@ -82,6 +84,15 @@ def test_gradients_of_the_gradient_in_the_inputs_are_those_of_pytorch(shape, cha
 
 
 @pytest.mark.kernels
+def test_second_derivatives_in_the_weight_are_rejected():
+    weight, inputs = weight_and_inputs((1, 16, 2, 2))
+    outputs = convolve(inputs, weight, 1, False)
+    (slope,) = torch.autograd.grad(outputs.square().sum(), weight, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives; in float32, PyTorch's operations compute"):
+        slope.sum().backward()
+
+
+@pytest.mark.kernels
 def test_any_memory_layout_gives_the_same():
     weight, inputs = weight_and_inputs((2, 16, 8, 8))
     incoming = torch.randn(2, 16, 8, 8, device=DEVICE).to(DTYPE)
@@ -114,6 +125,7 @@ def test_the_layer_takes_the_kernels(shape, channels, stride):
         ({"stride": 2, "padding": 1}, torch.bfloat16),
         ({"padding": 0}, torch.bfloat16),
         ({"padding": 1, "groups": 4}, torch.bfloat16),
+        ({"padding": 1, "padding_mode": "circular"}, torch.bfloat16),
         ({"padding": 1, "bias": True}, torch.bfloat16),
         ({"padding": 1}, torch.float32),
     ],
@@ -122,3 +134,15 @@ def test_other_convolutions_are_pytorchs(settings, dtype):
     layer = Convolution(16, 16, 3, **({"bias": False} | settings)).to(DEVICE, dtype)
     inputs = torch.randn(2, 16, 8, 8, device=DEVICE, dtype=dtype)
     assert torch.equal(layer(inputs), torch.nn.Conv2d.forward(layer, inputs))
+
+
+@pytest.mark.parametrize(("channels", "groups"), [((16, 16), 1), ((24, 24), 24), ((3, 16), 1)])
+def test_images_with_other_channels_are_left_to_pytorch_which_rejects_them(channels, groups, monkeypatch):
+    monkeypatch.setattr(convolution, "_HAS_TRITON", True)
+    layer = Convolution(*channels, 3, padding=1, groups=groups, bias=False).to(DEVICE, torch.bfloat16)
+    with FakeTensorMode():  # no values, so that no GPU is needed
+        right, wrong = (torch.empty(2, count, 8, 8, device="cuda", dtype=torch.bfloat16) for count in (channels[0], 1))
+    assert layer._is_supported(right)
+    assert not layer._is_supported(wrong)
+    with pytest.raises(RuntimeError, match=f"to have {channels[0]} channels, but got 1 channels"):
+        layer(torch.randn(2, 1, 8, 8, device=DEVICE, dtype=torch.bfloat16))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from refocal_lab.train import blocks
 from refocal_lab.train.depthwise import convolve_depthwise
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -85,8 +86,10 @@ class Convolution(nn.Conv2d):
             and torch.version.hip is None
             and inputs.dtype == self.weight.dtype == torch.bfloat16
             and (*self.kernel_size, self.stride[1], *self.padding, *self.dilation) == (3, 3, stride, 1, 1, 1, 1)
+            and self.padding_mode == "zeros"
             and self.bias is None
             and inputs.ndim == 4
+            and inputs.shape[1] == self.in_channels
             and inputs.shape[2] % stride == inputs.shape[3] % stride == 0
             and 0 < inputs.numel() < 2**31
         )
@@ -209,3 +212,4 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None,
 
 
 convolve.register_autograd(_backward, setup_context=_keep_for_backward)
+_correlate.register_autograd(blocks.reject_second_derivative)

@@ -1,4 +1,4 @@
-"""The 3x3 convolution of each channel by itself, by the kernels of `kernels.depthwise`, with its gradients."""
+"""The 3x3 convolution of each channel by itself and its gradients, by the kernels of `kernels.depthwise`."""
 
 from __future__ import annotations
 
@@ -7,31 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refocal_lab.train import blocks
+
 _BLOCK = 2048  # values of a block
-_SHARES = 512  # programs that compute a row of taps
 _WARPS = 4
-_MERGED = 8  # values whose shares one program merges
-
-
-def _divide(values: Tensor) -> tuple[int, int, int, int]:
-    """Pixels and channels of a block, and the number of blocks along both."""
-    channels = values.shape[1]
-    lanes = min((64, 32, 16), key=lambda lanes: (-(-channels // lanes) * lanes, -lanes))
-    pixels = _BLOCK // lanes
-    return pixels, lanes, -(-values.numel() // channels // pixels), -(-channels // lanes)
 
 
 @torch.library.custom_op("refocal::depthwise3x3", mutates_args=())
 def convolve_depthwise(inputs: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Convolve (N, C, H, W), whose height and width are multiples of the stride, with a weight (C, 1, 3, 3)."""
+    """Convolve (N, C, H, W) with a weight (C, 1, 3, 3), padded by one zero; H and W are multiples of the stride."""
     from refocal_lab.train.kernels import depthwise
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     outputs = _empty_results(inputs, stride)
-    pixels, lanes, blocks, columns = _divide(outputs)
-    depthwise.depthwise_outputs[(blocks * columns,)](
+    tile = blocks.divide(outputs, _BLOCK)
+    depthwise.depthwise_outputs[(tile.down * tile.across,)](
         *(inputs, weight.contiguous(), outputs, outputs.numel() // outputs.shape[1], outputs.shape[1]),
-        **_constants(outputs, stride, pixels, lanes),
+        **_constants(outputs, stride, tile),
     )
     return outputs
 
@@ -43,10 +35,10 @@ def _differentiate(gradient: Tensor, weight: Tensor, stride: int) -> Tensor:
 
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     slope = _empty_inputs(gradient, stride)
-    pixels, lanes, blocks, columns = _divide(slope)
-    depthwise.depthwise_slope[(blocks * columns,)](
+    tile = blocks.divide(slope, _BLOCK)
+    depthwise.depthwise_slope[(tile.down * tile.across,)](
         *(gradient, weight.contiguous(), slope, slope.numel() // slope.shape[1], slope.shape[1]),
-        **_constants(gradient, stride, pixels, lanes),
+        **_constants(gradient, stride, tile),
     )
     return slope
 
@@ -54,27 +46,23 @@ def _differentiate(gradient: Tensor, weight: Tensor, stride: int) -> Tensor:
 @torch.library.custom_op("refocal::depthwise3x3_correlate", mutates_args=())
 def _correlate(inputs: Tensor, gradient: Tensor, stride: int) -> Tensor:
     """The gradient with respect to the weight."""
-    from refocal_lab.train.kernels import depthwise, norm
+    from refocal_lab.train.kernels import depthwise
 
     inputs, gradient = (each.contiguous(memory_format=torch.channels_last) for each in (inputs, gradient))
-    channels = inputs.shape[1]
-    pixels, lanes, blocks, columns = _divide(gradient)
-    shares = -(-blocks // -(-blocks * columns // _SHARES))
-    parts = inputs.new_empty((shares, channels, 9), dtype=torch.float32)
-    depthwise.depthwise_weight[(columns, shares, 3)](
+    channels, tile = inputs.shape[1], blocks.divide(gradient, _BLOCK)
+    parts = inputs.new_empty((tile.shares, channels, 9), dtype=torch.float32)
+    depthwise.depthwise_weight[(tile.across, tile.shares, 3)](
         *(inputs, gradient, parts, gradient.numel() // channels, channels),
-        **_constants(gradient, stride, pixels, lanes),
+        **_constants(gradient, stride, tile),
     )
     total = _empty_weight(inputs)
-    norm.merge_sums[(-(-9 * channels // _MERGED),)](
-        *(parts, total, 9 * channels, shares), WIDTH=_MERGED, SHARES=_SHARES, num_warps=_WARPS
-    )
+    blocks.add_shares(parts, total)
     return total
 
 
-def _constants(results: Tensor, stride: int, pixels: int, lanes: int) -> dict[str, int]:
+def _constants(results: Tensor, stride: int, tile: blocks.Blocks) -> dict[str, int]:
     size = {"HEIGHT": results.shape[2], "WIDTH": results.shape[3], "STRIDE": stride}
-    return size | {"PIXELS": pixels, "LANES": lanes, "num_warps": _WARPS}
+    return size | {"PIXELS": tile.rows, "LANES": tile.width, "num_warps": _WARPS}
 
 
 def _empty_results(inputs: Tensor, stride: int) -> Tensor:
@@ -125,3 +113,5 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None,
 
 
 convolve_depthwise.register_autograd(_backward, setup_context=_keep_for_backward)
+for _gradient in (_differentiate, _correlate):
+    _gradient.register_autograd(blocks.reject_second_derivative)

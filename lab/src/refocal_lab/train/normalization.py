@@ -1,13 +1,15 @@
-"""A batch norm layer that uses the kernels of `kernels.norm` in bfloat16 on a GPU, and else PyTorch's operations."""
+"""A batch norm layer that trains with the kernels of `kernels.norm` in bfloat16 on a GPU, else with PyTorch's."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from refocal_lab.train import blocks
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -15,7 +17,9 @@ Activation = Literal["none", "relu", "relu6"]
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """`nn.BatchNorm2d` that also adds a residual and applies an activation, in bfloat16 on a GPU in one pass.
+    """`nn.BatchNorm2d` that also adds a residual and applies an activation, for residual networks.
+
+    In training in bfloat16 on a GPU, one kernel normalizes, adds and activates. Elsewhere PyTorch's operations do.
 
     Attributes:
         own: Whether to use our own kernels where they are supported; benchmarks compare both.
@@ -54,46 +58,16 @@ class BatchNorm(nn.BatchNorm2d):
             and features.dtype == torch.bfloat16
             and self.weight.dtype == self.running_mean.dtype == torch.float32
             and features.ndim == 4
-            and features.shape[1] < features.numel() < 2**31
+            and features.shape[1] == self.num_features < features.numel() < 2**31
             and (residual is None or (residual.dtype == features.dtype and residual.shape == features.shape))
         )
-
-
-class _Tile(NamedTuple):
-    """How the kernels divide a batch of `rows` pixels.
-
-    Attributes:
-        rows: Height of a block.
-        width: Channels of a block.
-        blocks: Number of blocks from top to bottom.
-        columns: Number of blocks side by side.
-        shares: Partial sums over the rows.
-    """
-
-    rows: int
-    width: int
-    blocks: int
-    columns: int
-    shares: int
 
 
 # the fastest on an H200 of those that benchmarks/normalization.py compares
 _FORWARD = (4096, 2)  # values of a block, and stages of the loops over blocks
 _BACKWARD = (2048, 1)
-_SHARES = 512  # programs that compute partial sums, so there are at most as many shares
 _WARPS = 4
 _MERGED = 8  # channels whose shares one program merges
-
-
-def _divide(values: Tensor, block: int) -> _Tile:
-    channels = values.shape[1]
-    count = values.numel() // channels
-    # as few idle places as possible, then as many neighbors as possible
-    width = min((64, 32, 16), key=lambda width: (-(-channels // width) * width, -width))
-    rows = block // width
-    blocks, columns = -(-count // rows), -(-channels // width)
-    each = -(-blocks * columns // _SHARES)  # blocks per program
-    return _Tile(rows, width, blocks, columns, -(-blocks // each))
 
 
 @torch.library.custom_op("refocal::measure_moments", mutates_args=("running_mean", "running_var"))
@@ -103,10 +77,10 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
 
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     block, stages = _FORWARD
-    channels, tile = inputs.shape[1], _divide(inputs, block)
+    channels, tile = inputs.shape[1], blocks.divide(inputs, block)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((2, tile.shares, channels), dtype=torch.float32)
-    norm.measure[(tile.columns, tile.shares)](
+    norm.measure[(tile.across, tile.shares)](
         *(inputs, parts, *size), ROWS=tile.rows, WIDTH=tile.width, STAGES=stages, num_warps=_WARPS
     )
     moments = _empty_moments(inputs)
@@ -114,7 +88,7 @@ def measure(inputs: Tensor, running_mean: Tensor, running_var: Tensor, momentum:
         *(parts, moments, running_mean, running_var, *size, tile.shares, epsilon, momentum),
         ROWS=tile.rows,
         WIDTH=_MERGED,
-        SHARES=_SHARES,
+        SHARES=blocks.SHARES,
         num_warps=_WARPS,
     )
     return moments
@@ -133,9 +107,9 @@ def normalize(  # noqa: PLR0917
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
-    outputs = torch.empty_like(inputs)
-    channels, tile = inputs.shape[1], _divide(inputs, _FORWARD[0])
-    norm.normalize[(tile.blocks * tile.columns,)](
+    outputs = torch.empty_like(inputs, memory_format=torch.channels_last)
+    channels, tile = inputs.shape[1], blocks.divide(inputs, _FORWARD[0])
+    norm.normalize[(tile.down * tile.across,)](
         *(inputs, moments, weight, bias, residual, outputs, inputs.numel() // channels, channels),
         ACTIVATION=activation,
         RESIDUAL=residual is not None,
@@ -156,17 +130,22 @@ def _differentiate(  # noqa: PLR0917
     bias: Tensor,
     activation: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients: of the inputs; of bias and weight (2, C); of the residual if outputs are given, else an empty one."""
+    """Gradients with respect to the inputs, to bias and weight (2, C), and to the residual (else empty).
+
+    The outputs are given if an activation came after the residual; the gradient that it passes on is read off them.
+    """
     from refocal_lab.train.kernels import norm
 
     gradient, inputs = (each.contiguous(memory_format=torch.channels_last) for each in (gradient, inputs))
     after_sum = outputs is not None
+    if outputs is not None:
+        outputs = outputs.contiguous(memory_format=torch.channels_last)
     slope, sums, passed = _empty_gradients(inputs, with_residual=after_sum)
     block, stages = _BACKWARD
-    channels, tile = inputs.shape[1], _divide(inputs, block)
+    channels, tile = inputs.shape[1], blocks.divide(inputs, block)
     size = (inputs.numel() // channels, channels)
     parts = inputs.new_empty((tile.shares, 2, channels), dtype=torch.float32)
-    norm.measure_gradient[(tile.columns, tile.shares)](
+    norm.measure_gradient[(tile.across, tile.shares)](
         *(gradient, inputs, outputs, moments, weight, bias, passed, parts, *size),
         ACTIVATION=activation,
         RESIDUAL=after_sum,
@@ -175,10 +154,8 @@ def _differentiate(  # noqa: PLR0917
         STAGES=stages,
         num_warps=_WARPS,
     )
-    norm.merge_sums[(-(-2 * channels // _MERGED),)](
-        *(parts, sums, 2 * channels, tile.shares), WIDTH=_MERGED, SHARES=_SHARES, num_warps=_WARPS
-    )
-    norm.differentiate[(tile.blocks * tile.columns,)](
+    blocks.add_shares(parts, sums)
+    norm.differentiate[(tile.down * tile.across,)](
         *(passed if after_sum else gradient, inputs, moments, weight, bias, sums, slope, *size),
         ACTIVATION="none" if after_sum else activation,
         ROWS=tile.rows,
@@ -244,3 +221,4 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 normalize.register_autograd(_backward, setup_context=_keep_for_backward)
+_differentiate.register_autograd(blocks.reject_second_derivative)

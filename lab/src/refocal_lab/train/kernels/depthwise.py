@@ -2,7 +2,8 @@
 
 Nothing is summed over channels, so memory is the bound. A program holds some channels of a block of neighboring pixels;
 the nine shifted reads of its inputs find most of them in the cache. The weight has the layout (channel, tap). Pixels
-are counted through all images. HEIGHT and WIDTH are those of the result of the forward convolution.
+are counted through all images. HEIGHT and WIDTH are those of the result of the forward convolution. Addresses have 32
+bits: a batch has fewer than 2^31 values.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def depthwise_slope(
     row, column, image = pixel // wide % high, pixel % wide, pixel // (wide * high)
     total = tl.zeros((PIXELS, LANES), tl.float32)
     for tap in tl.static_range(9):
-        above, left = row + 1 - tap // 3, column + 1 - tap % 3  # times the stride
+        above, left = row + 1 - tap // 3, column + 1 - tap % 3  # the place of the result, times the stride
         inside = (above >= 0) & (above < high) & (left >= 0) & (left < wide)
         if STRIDE > 1:
             inside &= (above % STRIDE == 0) & (left % STRIDE == 0)

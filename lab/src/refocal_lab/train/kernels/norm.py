@@ -1,9 +1,9 @@
 """Batch norm with the sum and the activation after it, forward and backward, with channels last.
 
 An image batch is a matrix: one row per pixel, one column per channel. At these sizes batch norm is bound by memory, so
-the kernels read as little as possible. Forward, the inputs are read twice and the outputs written once. Backward, the
-activation is not stored; whether it passes a gradient on is computed again from the inputs. With a residual, this is
-read off the outputs; the gradient that passes, which the residual needs anyway, is written once and used from there.
+the kernels read as little as possible. Forward, they read the inputs twice and write the outputs once. Backward,
+whether the activation passes a gradient on is computed again from the inputs. With a residual it is read off the
+outputs; the gradient that passes is then written once, because the residual needs it anyway, and used from there.
 
     measure, merge_moments        1. mean and inverse deviation of each channel
     normalize                     2. outputs = activation((inputs - mean) inverse weight + bias + residual)
@@ -15,8 +15,8 @@ side by side. Steps 2 and 4 walk backward, and find in the cache what steps 1 an
 order; results are the same bit for bit.
 
 Names: ROWS is the height and WIDTH the number of channels of a block; SHARES is a power of two, at least the number of
-shares. Sizes that only masks depend on are no constants, so few kernels are compiled. NaN passes through every step, so
-that a diverged network is noticed.
+shares. Sizes that only masks depend on are no constants, so few kernels are compiled. Addresses have 32 bits: a batch
+has fewer than 2^31 values. NaN passes through every step, so that a diverged network is noticed.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def measure_gradient(
 ):
     """Parts (shares, 2, channels): for each share the sums of g and of g normalized.
 
-    RESIDUAL: the activation came after a sum; g is then stored as `passed`.
+    RESIDUAL: the activation came after a residual was added; g is then stored as `passed`.
     """
     share, shares = tl.program_id(1), tl.num_programs(1)
     channel = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
@@ -237,7 +237,7 @@ def _load_affine(moments_ptr, weight_ptr, bias_ptr, channel, channels):
 
 @triton.jit
 def _pass_back(gradient, values, ACTIVATION: tl.constexpr):
-    """The part of a gradient that passes an activation of these values, before or after it, in their own precision."""
+    """The part of a gradient that passes an activation. The values are those before or after it, rounded as stored."""
     if ACTIVATION != "none":
         gradient = tl.where(values <= 0.0, 0.0, gradient)
     if ACTIVATION == "relu6":

@@ -12,12 +12,16 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.ReLU6: "r
 
 
 class Layers(nn.Sequential):
-    """`nn.Sequential` in which a batch norm also computes the activation after it."""
+    """`nn.Sequential` in which a batch norm also computes the activation after it, whose module is not called."""
 
     def forward(self, features: Tensor, residual: Tensor | None = None, activation: Activation = "none") -> Tensor:
-        """Apply the layers in their order. If the last is a batch norm, it takes the residual and the activation."""
+        """Apply the layers in their order; then, if the last is a batch norm, the residual and the activation."""
         layers = tuple(self)
-        normalized = False  # by the layer before, which has then computed an activation too
+        if (residual is not None or activation != "none") and not isinstance(layers[-1], BatchNorm | ConvNorm):
+            last = type(layers[-1]).__name__
+            msg = f"the last layer must be a batch norm to take a residual or an activation, got {last}"
+            raise TypeError(msg)
+        normalized = False  # whether the layer before is a batch norm, which has computed the activation
         for layer, follower in zip(layers, (*layers[1:], None), strict=True):
             if isinstance(layer, BatchNorm | ConvNorm):
                 after = (residual, activation) if follower is None else (None, _ACTIVATIONS.get(type(follower), "none"))

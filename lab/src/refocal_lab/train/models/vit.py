@@ -10,7 +10,7 @@ from refocal_lab.train.models.layers import Head
 
 
 class EncoderLayer(nn.TransformerEncoderLayer):
-    """PyTorch's layer that normalizes first, without masks and dropout, and without its copies of queries and keys.
+    """`nn.TransformerEncoderLayer` that normalizes first, without masks, dropout and copies of queries and keys.
 
     Args:
         width: Length of a token.
