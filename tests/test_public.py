@@ -91,7 +91,14 @@ ROOMS = {
     | {"refocal.calibrators", "refocal.language_models"},
     "curvature": {"numpy", "torch", "rich", "curvlinops", "refocal._check", "refocal._extras"}
     | {"refocal.losses", "refocal.curvature"},
-    "predictions": {"numpy", "pyarrow", "refocal._check", "refocal._files", "refocal._documents"}
+    "predictions": {
+        "numpy",
+        "pyarrow",
+        "refocal._check",
+        "refocal._image_checks",
+        "refocal._files",
+        "refocal._documents",
+    }
     | {"refocal._extras", "refocal._probability_look", "refocal._rounding", "refocal.predictions"},
     "report": {"numpy", "rich", "matplotlib", "refocal.maps", "refocal.stats", "refocal.metrics"}
     | {"refocal.calibrators", "refocal.conformal", "refocal.report", "refocal"}
