@@ -232,7 +232,7 @@ def test_intervals_of_the_calibration_part_start_from_it(task, weighted):
     gaps = brier_residuals(read(probs, labels, input="probs", **common), by_row=False, task=task)
     part = metrics.brier_decomposition(probs, labels, **common).calibration
     assert float(gaps.norm(gaps.columns.residual)) == pytest.approx(part, rel=1e-2 if weighted else 1e-9)
-    for gap in (gaps.columns.bound(np.full(len(gaps.columns.weight), 0.05)), gaps.columns.gap):
+    for gap in (gaps.columns.possible_gaps().bound(np.full(len(gaps.columns.weight), 0.05)), gaps.columns.gap):
         weight = gaps.columns.weight
         assert weight @ gaps.row_losses(gap) == pytest.approx(float(gaps.norm(weight * gap)), rel=1e-9)
     assert gaps.most == (2.0 if task == "multiclass" else 1.0)
