@@ -40,5 +40,5 @@ def test_the_page_tells_what_the_closed_form_does_to_the_demo():
     sure, right = words.mean_confidence_and_accuracy(posterior)
     before, after = (method.measures["ece"].value for method in (report.given, posterior))
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert f"takes ECE from {before:.1%} to {after:.1%}. It undoes" in page
-    assert f"{sure:.1%} sure after it and {right:.1%} right" in page
+    assert f"takes ECE, here not debiased, from {before:.1%} to {after:.1%}. It undoes" in page
+    assert f"after it, these networks are {sure:.1%} sure and {right:.1%} right" in page
