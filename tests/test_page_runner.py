@@ -28,6 +28,7 @@ def command(line, said=None):
 
 def test_right_pages_pass(run):
     run(code("print(1 + 1)  # 2"))
+    run(code("print(0.512, 'and', 0.4)  # 0.511 and 0.39"))  # the last digit depends on the processor
     run(code("x = 3\nprint(x, 'rows')  # 3 rows"), tutorial=True)
     run(code("print('NLL 0.512\\nand more')", "NLL 0.50\nand more"), tutorial=True)
     run(code("print('a', 'b', 'c', 'd', sep='\\n')", "a\n...\nd"), tutorial=True)
@@ -39,7 +40,7 @@ def test_right_pages_pass(run):
     ("text", "tutorial"),
     [
         (code("print(1 + 1)  # 3"), False),
-        (code("print(0.5)  # 0.50001"), False),
+        (code("print(0.5)  # 0.502"), False),
         (code("print(1)\nprint(2)  # 2"), True),
         (code("x = 2\nif x > 1:\n    print('more')"), True),
         (code("print('NLL 0.6')", "NLL 0.5"), True),
