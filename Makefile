@@ -41,7 +41,7 @@ test-hostile: $(VENV)/.test
 OLDEST_PYTHON := python$(shell sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml)
 OLDEST := .venv-oldest/constraints.txt
 test-oldest: $(OLDEST)
-	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS=$(OLDEST) PYTHON=$(OLDEST_PYTHON)
+	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS=$(OLDEST) PYTHON=$(OLDEST_PYTHON) TEST_EXTRAS=test
 
 $(OLDEST): pyproject.toml lab/pyproject.toml tools/oldest.py
 	mkdir -p $(@D)
@@ -184,8 +184,10 @@ $(VENV)/.base: pyproject.toml $(CONSTRAINTS)
 	$(PIP) --editable .
 	touch $@
 
+# The oldest versions do without `release`, which needs newer ones.
+TEST_EXTRAS := test,release
 $(VENV)/.test: $(VENV)/.base lab/pyproject.toml
-	$(PIP) --editable '.[torch,onnx,arrow,ray,plot,test]' --editable lab
+	$(PIP) --editable '.[torch,onnx,arrow,ray,plot,$(TEST_EXTRAS)]' --editable lab
 	$(PIP) --no-deps $(CURVATURE)
 	touch $@
 
