@@ -60,15 +60,15 @@ def _list_calibrators() -> dict[str, type[Calibrator]]:
 CALIBRATOR = FileKind("calibrator", _list_calibrators)
 
 
-def save(estimator: Any, path: str | Path, kind: FileKind = CALIBRATOR) -> None:
-    """Write a fitted calibrator, or prediction sets, to a JSON file; it replaces the file only when it is complete."""
+def save(estimator: Any, path: str | Path, kind: FileKind = CALIBRATOR, *, overwrite: bool = False) -> None:
+    """Write a fitted calibrator, or prediction sets, to a JSON file, which appears only when it is complete."""
     if type(estimator).__name__ not in kind.list_classes():
         msg = f"a {type(estimator).__name__} cannot be saved as JSON: save its calibrator and its estimator separately"
         raise TypeError(msg)
     body = _record(estimator)
     _restore(body, kind=kind)  # write nothing that could not be read again
     content = {"format": kind.format, "schema": SCHEMA, "digest": _digest(body), kind.word: body}
-    write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=True)
+    write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=overwrite)
 
 
 def load(path: str | Path) -> Calibrator:
