@@ -75,7 +75,7 @@ test-peers: $(VENV)/.test
 # The packages that refocal plugs into, with their dependencies, and the pages that use them:
 test-integrations: $(VENV)/.integrations
 	$(BIN)/python -m pytest tests/integrations src/refocal/integrations src/refocal/boosting tests/test_jax_losses.py \
-		src/refocal/jax tests/report/test_tracking.py tests/test_pages.py
+		src/refocal/jax tests/report/test_tracking.py tests/test_pages.py tests/test_page_sketches.py
 
 # The documentation site, into build/site, all of it anew. A warning is an error.
 docs: $(VENV)/.docs
