@@ -97,7 +97,10 @@ def load(path: str | Path) -> Calibrator:
 def read(path: str | Path, kind: FileKind) -> Any:
     """Read a file that `save` wrote."""
     problem = f"{path} is not a {kind.word} file"
-    content = parse_json(read_document(path), lambda reason: ValueError(f"{problem}: {reason}"))
+    origin = "the method save, or calibrate --save," if kind is CALIBRATOR else "the method save"
+    content = parse_json(
+        read_document(path), lambda reason: ValueError(f"{problem}: {reason}; {origin} writes such files, as JSON")
+    )
     if not isinstance(content, dict) or content.get("format") != kind.format:
         msg = f'{problem}: "format" must be {kind.format!r}'
         raise ValueError(msg)
