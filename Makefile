@@ -87,10 +87,9 @@ docs: $(VENV)/.docs
 test-docs: $(VENV)/.docs
 	$(BIN)/python -m pytest tests/test_site.py
 
-# Both distributions, into dist/. `make dist TAG=v0.1.0` also checks that the tag is that of the version.
+# Both distributions, into dist/, and what a release still needs. With TAG=v0.1.0, a gap is an error.
 dist: $(VENV)/.test
-	@test -z "$(TAG)" || $(BIN)/python -c 'import refocal, sys; sys.exit(None if "$(TAG)" == f"v{refocal.__version__}" \
-		else f"the tag is $(TAG), but the version is {refocal.__version__}")'
+	$(BIN)/python tools/release_gaps.py $(TAG)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist lab
