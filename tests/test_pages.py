@@ -106,7 +106,8 @@ def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     if name in PREPARE:
         PREPARE[name](tmp_path)
     capsys.readouterr()
-    run_page(page, capsys, trained=page.name in TRAINED, not_run=NOT_RUN.get(name, {}))
+    demo_page = page.name == "read-the-demo.md"  # tests/test_demo.py compares what it shows
+    run_page(page, capsys, trained=page.name in TRAINED, not_run=NOT_RUN.get(name, {}), compared_elsewhere=demo_page)
     sys.modules.pop("mine", None)  # of lab/docs/training.md
 
 

@@ -8,11 +8,11 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
-
-    import pytest
 
 # A block, what precedes it if that is a paragraph beginning with code, and the block of text right after it.
 _BLOCK = re.compile(
@@ -25,20 +25,26 @@ _RELATIVE, _ABSOLUTE = 0.05, 0.03
 
 
 def run_page(
-    page: Path, capsys: pytest.CaptureFixture[str], *, trained: bool = False, not_run: Collection[str] = ()
+    page: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    trained: bool = False,
+    not_run: Collection[str] = (),
+    compared_elsewhere: bool = False,
 ) -> None:
     """Run the code and the commands of a page, and compare what they print with what the page says.
 
     The comments behind `print(...)` say what code prints. Or a block of text right after the code or the commands does,
     where one line `...` may stand for any lines. A block of text elsewhere shows what the code prints that begins the
-    paragraph before it. Words must be the same, and numbers equal up to their last digit. They need only
-    be about the same where `trained` says so, and in blocks of text elsewhere.
+    paragraph before it. Words must be the same, and numbers equal up to their last digit. They need only be about the
+    same where `trained` says so, and in blocks of text elsewhere.
 
     Args:
         page: A Markdown file.
         capsys: The fixture that captures what is printed.
         trained: Whether the page trains networks or trees and prints numbers of theirs.
         not_run: Commands that are left out. All of them must be on the page.
+        compared_elsewhere: Whether another test compares blocks of text that nothing on the page prints.
     """
     names: dict[str, Any] = {}
     left_out = []
@@ -54,8 +60,10 @@ def run_page(
             exec(compile(block, page.name, "exec"), names)
         elif before.startswith("print("):
             exec(before, names)
+        elif compared_elsewhere:
+            continue
         else:
-            continue  # the test of another file compares it
+            pytest.fail(f"nothing on the page prints this text:\n{block}")
         printed = capsys.readouterr().out.splitlines()
         if kind == "text":
             check_agreement(printed, block.splitlines(), close=close)
@@ -63,7 +71,8 @@ def run_page(
         comments = [line.split("  # ", 1)[-1] for line in block.splitlines() if line.lstrip().startswith("print(")]
         if text or kind == "python":
             check_agreement(printed, text.splitlines() or comments, close=close)
-    assert sorted(left_out) == sorted(not_run), f"not on the page: {set(not_run) - set(left_out)}"
+    if missing := set(not_run) - set(left_out):
+        pytest.fail(f"not on the page: {missing}")
 
 
 def split_commands(block: str) -> list[str]:
@@ -79,9 +88,11 @@ def run_command(command: str) -> None:
 
     programs = {"refocal": refocal.cli.main, "refocal-lab": refocal_lab.cli.main}
     program, *words = shlex.split(command)
-    assert program in programs, f"only commands of refocal and refocal-lab can be run, got {command}"
+    if program not in programs:
+        pytest.fail(f"only commands of refocal and refocal-lab can be run, got {command}")
     arguments = [name for word in words for name in (sorted(glob.glob(word)) if word.endswith("/*") else [word])]
-    assert programs[program](arguments) == 0, command
+    if programs[program](arguments) != 0:
+        pytest.fail(f"this command failed: {command}")
 
 
 def are_equal_to_the_last_digit(first: str, second: str) -> bool:
@@ -95,7 +106,8 @@ def check_agreement(
     printed: list[str], said: list[str], *, close: Callable[[str, str], bool] = are_equal_to_the_last_digit
 ) -> None:
     """Fail unless lines have the same words, and numbers that are close."""
-    assert _agree(printed, said, close), "\n".join(["the page says", *said, "", "and this was printed", *printed])
+    if not _agree(printed, said, close):
+        pytest.fail("\n".join(["the page says", *said, "", "and this was printed", *printed]))
 
 
 def _agree(printed: list[str], said: list[str], close: Callable[[str, str], bool]) -> bool:
