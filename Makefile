@@ -75,7 +75,7 @@ test-peers: $(VENV)/.test
 # The packages that refocal plugs into, with their dependencies, and the pages that use them:
 test-integrations: $(VENV)/.integrations
 	$(BIN)/python -m pytest tests/integrations src/refocal/integrations src/refocal/boosting tests/test_jax_losses.py \
-		src/refocal/jax tests/report/test_tracking.py tests/test_pages.py
+		src/refocal/jax tests/report/test_tracking.py tests/test_pages.py tests/test_page_sketches.py
 
 # The documentation site, into build/site, all of it anew. A warning is an error.
 docs: $(VENV)/.docs
@@ -87,10 +87,9 @@ docs: $(VENV)/.docs
 test-docs: $(VENV)/.docs
 	$(BIN)/python -m pytest tests/test_site.py
 
-# Both distributions, into dist/. `make dist TAG=v0.1.0` also checks that the tag is that of the version.
+# Both distributions, into dist/, and what a release still needs. With TAG=v0.1.0, a gap is an error.
 dist: $(VENV)/.test
-	@test -z "$(TAG)" || $(BIN)/python -c 'import refocal, sys; sys.exit(None if "$(TAG)" == f"v{refocal.__version__}" \
-		else f"the tag is $(TAG), but the version is {refocal.__version__}")'
+	$(BIN)/python tools/release_gaps.py $(TAG)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist lab

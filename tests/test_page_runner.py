@@ -29,15 +29,16 @@ def command(line, said=None):
 def test_right_pages_pass(run):
     run(code("print(1 + 1)  # 2"))
     run(code("print(0.512, 'and', 0.4)  # 0.511 and 0.39"))  # the last digit depends on the processor
-    run(code("x = 3\nprint(x, 'rows')  # 3 rows"), tutorial=True)
-    run(code("print('NLL 0.512\\nand more')", "NLL 0.50\nand more"), tutorial=True)
-    run(code("print('a', 'b', 'c', 'd', sep='\\n')", "a\n...\nd"), tutorial=True)
-    run(command("refocal explain --gamma 3 --classes 10"), tutorial=True)
-    run(command("no such command"))  # only tutorials run them
+    run(code("x = 3\nprint(x, 'rows')  # 3 rows"), trained=True)
+    run(code("print('NLL 0.512\\nand more')", "NLL 0.50\nand more"), trained=True)
+    run(code("print('a', 'b', 'c', 'd', sep='\\n')", "a\n...\nd"), trained=True)
+    run(command("refocal explain --gamma 3 --classes 10"))
+    run(command("refocal explain --gamma 3 --classes 10  # a comment\nno such command"), not_run=["no such command"])
+    run(code("x = 0.512") + "\n`print(x)` shows it,\nin a block elsewhere:\n\n```text\n0.511\n```\n")
 
 
 @pytest.mark.parametrize(
-    ("text", "tutorial"),
+    ("text", "trained"),
     [
         (code("print(1 + 1)  # 3"), False),
         (code("print(0.5)  # 0.502"), False),
@@ -52,8 +53,16 @@ def test_right_pages_pass(run):
         (command("refocal explain --gamma 3 --classes 10", "something else"), True),
         (command("refocal evaluate missing.npz"), True),
         (command("rm page.md"), True),
+        (command("refocal evaluate missing.npz"), False),
+        ("# Page\n\nIt prints:\n\n```text\n1\n```\n", False),
+        (code("x = 0.512") + "\n`print(x)` shows it:\n\n```text\n0.7\n```\n", False),
     ],
 )
-def test_wrong_pages_fail(run, text, tutorial):
-    with pytest.raises(AssertionError):
-        run(text, tutorial=tutorial)
+def test_wrong_pages_fail(run, text, trained):
+    with pytest.raises(pytest.fail.Exception):
+        run(text, trained=trained)
+
+
+def test_a_command_that_is_left_out_must_be_there(run):
+    with pytest.raises(pytest.fail.Exception, match=r"not on the page: .'make test'."):
+        run(code("x = 1"), not_run=["make test"])

@@ -71,8 +71,8 @@ def test_calibrators(family):
 def test_a_fitted_calibrator_keeps_its_input_in_a_file(tmp_path):
     for input in (None, "logits", "probs"):
         scores = PROBS if input == "probs" else LOGITS
-        calibrators.TemperatureScaling(input=input).fit(scores, LABELS).save(tmp_path / "calibrator.json")
-        assert calibrators.load(tmp_path / "calibrator.json").input == input
+        calibrators.TemperatureScaling(input=input).fit(scores, LABELS).save(tmp_path / f"{input}.json")
+        assert calibrators.load(tmp_path / f"{input}.json").input == input
     calibrators.TemperatureScaling().fit(LOGITS, LABELS).save(tmp_path / "calibrator.json")
     with pytest.raises(ValueError, match=ROWS):
         calibrators.load(tmp_path / "calibrator.json").predict_proba(PROBS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -13,6 +14,9 @@ import refocal
 yaml = pytest.importorskip("yaml", reason="PyYAML, which reads the workflows, is not installed")
 
 REPOSITORY = Path(__file__).parents[1]
+TOOL = importlib.util.spec_from_file_location("release_gaps", REPOSITORY / "tools/release_gaps.py")
+release_gaps = importlib.util.module_from_spec(TOOL)
+TOOL.loader.exec_module(release_gaps)
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][\w-]*)(?: [\w -]+)?:(?!=)", MAKEFILE, flags=re.MULTILINE))
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
@@ -62,6 +66,54 @@ def test_the_citation_names_the_version():
     assert citation["version"] == refocal.__version__
     assert citation["license"] == PROJECT["license"]
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The files of a repository that a release depends on, with everything filled in."""
+    for name in ("pyproject.toml", "lab/pyproject.toml", "src/refocal/__init__.py", "CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        if name.endswith("pyproject.toml"):
+            urls = "".join(f'{url} = "https://example.org"\n' for url in release_gaps.URLS)
+            text = re.sub(r"\[project\.urls\]\n[^[]*", "", text).replace(
+                "[project.scripts]", f"[project.urls]\n{urls}\n[project.scripts]"
+            )
+        if name == "CITATION.cff" and "repository-code" not in text:
+            text += "repository-code: https://example.org\n"
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for folder in (".", "lab"):
+        (tmp_path / folder / "README.md").write_text("[page](https://example.org)", encoding="utf-8")
+    return tmp_path
+
+
+def test_a_release_with_everything_has_no_gaps(copy):
+    assert release_gaps.list_gaps(copy, f"v{refocal.__version__}") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "gap"),
+    [
+        ("pyproject.toml", "Issues = ", "Other = ", "pyproject.toml: [project.urls] needs Issues"),
+        ("lab/pyproject.toml", "[project.urls]", "[tool.urls]", "lab/pyproject.toml: [project.urls] needs Homepage, "),
+        ("README.md", "(https://example.org)", "(docs/a.md)", "pyproject.toml: links of README.md are relative"),
+        ("CITATION.cff", "repository-code", "repository", "CITATION.cff: repository-code needs the address"),
+        ("CITATION.cff", "date-released: 2", "date-released: 3", "the same day"),
+        ("src/refocal/__init__.py", f'"{refocal.__version__}"', '"9.9.9"', "but the version is 9.9.9"),
+    ],
+)
+def test_gaps_of_a_release_are_listed(copy, name, old, new, gap):
+    text = (copy / name).read_text(encoding="utf-8")
+    assert old in text
+    (copy / name).write_text(text.replace(old, new), encoding="utf-8")
+    assert gap in "\n".join(release_gaps.list_gaps(copy, f"v{refocal.__version__}"))
+
+
+def test_gaps_stop_a_release_only(capsys, monkeypatch):
+    monkeypatch.setattr(release_gaps, "list_gaps", lambda *_: ["something is missing"])
+    assert release_gaps.main([]) == 0
+    assert release_gaps.main(["v0.1.0"]) == 1
+    assert "something is missing" in capsys.readouterr().err
 
 
 def test_the_changelog_has_a_place_for_this_version():

@@ -168,7 +168,7 @@ def test_members_are_calibrators_of_the_same_scores(input, tmp_path):
     names = np.array(["no", "yes"])
     auto = AutoCalibrator(input=input).fit(scores, names[labels])
     for member in auto.members_:
-        member.save(tmp_path / "member.json")
+        member.save(tmp_path / "member.json", overwrite=True)
         probs = load(tmp_path / "member.json").predict_proba(scores)
         np.testing.assert_array_equal(probs, member.predict_proba(scores))
         assert member.classes_.tolist() == ["no", "yes"]

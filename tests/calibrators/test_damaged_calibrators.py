@@ -63,7 +63,7 @@ def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     found = {}
     for name, calibrator in SHIPPED.items():
-        clone(calibrator).fit(LOGITS, LABELS).save(folder / "calibrator.json")
+        clone(calibrator).fit(LOGITS, LABELS).save(folder / "calibrator.json", overwrite=True)
         found[name] = json.loads((folder / "calibrator.json").read_text(encoding="utf-8"))
     return found
 
@@ -220,11 +220,11 @@ def test_extreme_fits_can_be_loaded(tmp_path):
     path = tmp_path / "calibrator.json"
     for calibrator in (TemperatureScaling(), FocalTemperatureScaling(), *SHIPPED.values()):
         flat = clone(calibrator).fit(np.zeros((6, 3)), [0, 1, 2, 0, 1, 2])
-        flat.save(path)
+        flat.save(path, overwrite=True)
         np.testing.assert_array_equal(load(path).predict_proba(LOGITS), flat.predict_proba(LOGITS))
     labels = np.array(["a" * 400, "b", "c"])
-    TemperatureScaling().fit(LOGITS, labels[LABELS]).save(path)
+    TemperatureScaling().fit(LOGITS, labels[LABELS]).save(path, overwrite=True)
     assert load(path).classes_.tolist() == labels.tolist()
     for weight in (None, [1.0, 2.0, 5.0]):
-        FocalPosterior(gamma=[0.0, 1.0, 2.0], weight=weight).save(path)
+        FocalPosterior(gamma=[0.0, 1.0, 2.0], weight=weight).save(path, overwrite=True)
         assert load(path).predict_proba(LOGITS).shape == LOGITS.shape

@@ -16,7 +16,7 @@ from rejection import HALF, assert_rejected
     [
         (["logits", "probs"], "scores must be logits or probs, got both"),
         (["logits", "y", "target"], "the labels could be in 'y' or 'target': choose with --label, in Python Col"),
-        (["Scores"], "scores are missing.* got 'Scores'; choose others with --prob, in Python ColumnChoice"),
+        (["Scores"], "scores are missing.* got 'Scores'; choose others with --prob or --logit, in Python ColumnChoice"),
         (["labels"], "scores are missing: the file must have an array 'logits' or 'probs', got 'labels'"),
         ([], "scores are missing.* got nothing"),
     ],

@@ -31,7 +31,10 @@ VALUES = [
     ({"scores": GOOD, "input": "probs"}, r"probs, row 0: must sum to 1, got 3.0 \(are these logits\?\)"),
     ({"scores": put(HALF, 2, [-0.5, 1.5]), "input": "probs"}, "probs, class 0, row 2: must be non-negative.*got -0.5"),
     ({"scores": put(HALF, (1, 1), np.nan), "input": "probs"}, "probs, class 1, row 1: must be non-neg.*NaN, got nan"),
-    ({"scores": HALF[:, 0] + [0, 0, 0.75], "input": "probs"}, r"probs, row 2: must lie in \[0, 1\], got 1.25"),
+    (
+        {"scores": HALF[:, 0] + [0, 0, 0.75], "input": "probs"},
+        r"probs, row 2: must lie in \[0, 1\] \(are these logits or percentages\?\), got 1.25",
+    ),
     ({"scores": HALF + 1e-3, "input": "probs"}, "probs, row 0: must sum to 1, got 1.002"),
     ({"scores": GOOD.astype(np.int64)}, "logits: must be float16, float32 or float64, got int64"),
     ({"scores": GOOD.astype(np.longdouble)}, "logits: must be float16, float32 or float64, got float128"),

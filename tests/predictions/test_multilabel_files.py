@@ -64,7 +64,10 @@ def test_one_class_needs_the_task():
         ({"labels": LABELS[:, :2]}, r"labels: must have shape \(4, 3\) like the scores, 0 or 1 for each class, got \("),
         ({"labels": [["a", "b", "c"]] * 4}, "labels: must be numbers, got <U1"),
         ({"labels": LABELS[:, 0], "task": "multilabel"}, r"labels: must have shape \(4, 3\) like the scores"),
-        ({"scores": 2 * PROBS, "labels": LABELS}, r"probs, class 0, row 0: must lie in \[0, 1\], got 1.5"),
+        (
+            {"scores": 2 * PROBS, "labels": LABELS},
+            r"probs, class 0, row 0: must lie in \[0, 1\] \(are these logits or percentages\?\), got 1.5",
+        ),
         ({"scores": -PROBS, "labels": LABELS}, "must be non-negative and not NaN"),
         (
             {"scores": np.where(PROBS > 0, 1, -np.inf), "input": "logits", "labels": LABELS},

@@ -154,12 +154,17 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         return self._count_parameters()
 
-    def save(self, path: str | Path) -> None:
-        """Write the fitted calibrator as JSON; `refocal.calibrators.load` reads it."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted calibrator as JSON; `refocal.calibrators.load` reads it.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
         from refocal.calibrators.files import save
 
         check_is_fitted(self)
-        save(self, path)
+        save(self, path, overwrite=overwrite)
 
     def to_torch(self, *, axis: int = -1) -> nn.Module:
         """Export a PyTorch module that maps scores (..., K) to probabilities of the same dtype. Needs torch.
@@ -172,12 +177,17 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         return to_torch(self, axis=axis)
 
-    def to_onnx(self, path: str | Path) -> None:
-        """Write an ONNX graph that maps float32 scores (batch, K) to float32 "probabilities". Needs onnx."""
+    def to_onnx(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write an ONNX graph that maps float32 scores (batch, K) to float32 "probabilities". Needs onnx.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
         from refocal.calibrators.onnx_export import to_onnx
 
         check_is_fitted(self)
-        to_onnx(self, path)
+        to_onnx(self, path, overwrite=overwrite)
 
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True

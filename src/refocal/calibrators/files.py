@@ -60,15 +60,15 @@ def _list_calibrators() -> dict[str, type[Calibrator]]:
 CALIBRATOR = FileKind("calibrator", _list_calibrators)
 
 
-def save(estimator: Any, path: str | Path, kind: FileKind = CALIBRATOR) -> None:
-    """Write a fitted calibrator, or prediction sets, to a JSON file; it replaces the file only when it is complete."""
+def save(estimator: Any, path: str | Path, kind: FileKind = CALIBRATOR, *, overwrite: bool = False) -> None:
+    """Write a fitted calibrator, or prediction sets, to a JSON file, which appears only when it is complete."""
     if type(estimator).__name__ not in kind.list_classes():
         msg = f"a {type(estimator).__name__} cannot be saved as JSON: save its calibrator and its estimator separately"
         raise TypeError(msg)
     body = _record(estimator)
     _restore(body, kind=kind)  # write nothing that could not be read again
     content = {"format": kind.format, "schema": SCHEMA, "digest": _digest(body), kind.word: body}
-    write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=True)
+    write_text(path, json.dumps(content, allow_nan=False, indent=1), overwrite=overwrite)
 
 
 def load(path: str | Path) -> Calibrator:
@@ -97,7 +97,10 @@ def load(path: str | Path) -> Calibrator:
 def read(path: str | Path, kind: FileKind) -> Any:
     """Read a file that `save` wrote."""
     problem = f"{path} is not a {kind.word} file"
-    content = parse_json(read_document(path), lambda reason: ValueError(f"{problem}: {reason}"))
+    origin = "the method save, or calibrate --save," if kind is CALIBRATOR else "the method save"
+    content = parse_json(
+        read_document(path), lambda reason: ValueError(f"{problem}: {reason}; {origin} writes such files, as JSON")
+    )
     if not isinstance(content, dict) or content.get("format") != kind.format:
         msg = f'{problem}: "format" must be {kind.format!r}'
         raise ValueError(msg)

@@ -23,8 +23,8 @@ _IR_VERSION = 10
 Shape = tuple[int | None, ...]
 
 
-def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
-    """Write a fitted calibrator to an ONNX file; it replaces the file only when it is complete."""
+def to_onnx(calibrator: Calibrator, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a fitted calibrator to an ONNX file, which appears only when it is complete."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -52,7 +52,7 @@ def to_onnx(calibrator: Calibrator, path: str | Path) -> None:
         producer_name="refocal",
     )
     onnx.checker.check_model(model, full_check=True)
-    with replacing(path, overwrite=True) as file:
+    with replacing(path, overwrite=overwrite) as file:
         file.write(model.SerializeToString())
 
 

@@ -131,7 +131,7 @@ def calibrate(options: Namespace, settings: dict[str, Any]) -> None:
     report = _record_command(options, report)
     written = {}
     if options.save:
-        calibration.save(options.save)
+        calibration.save(options.save, overwrite=options.force)
         written["calibrator"] = options.save
     if options.out:
         test.write(options.out, scores, overwrite=options.force)

@@ -25,7 +25,7 @@ def run(options: Namespace) -> None:
     check_outputs(options, [options.calibrator])
     calibrator = load(options.calibrator)
     try:
-        calibrator.to_onnx(options.onnx)
+        calibrator.to_onnx(options.onnx, overwrite=options.force)
     except ModuleNotFoundError as error:
         msg = f"the export needs onnx: {how_to_install('onnx')}"
         raise ImportError(msg) from error

@@ -133,7 +133,7 @@ def calibrate(options: Namespace, settings: dict[str, Any], *, share: float) -> 
             found = selection.measure(measured, source=(test or val).name, protocol=protocol, **given(options, "seed"))
         written = {}
         if options.save:
-            selection.save(options.save)
+            selection.save(options.save, overwrite=options.force)
             written["calibrator"] = options.save
         if options.out:
             progress.step(f"writing {options.out}")

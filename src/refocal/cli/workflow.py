@@ -160,7 +160,7 @@ def show_written(
     report = record_command(options, report)
     written = {}
     if getattr(options, "save", None):
-        selection.save(options.save)
+        selection.save(options.save, overwrite=options.force)
         written["calibrator"] = options.save
     written |= already or {}
     if options.report:

@@ -222,10 +222,15 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.calibrator_.input_
 
-    def save(self, path: str | Path) -> None:
-        """Write the fitted sets as JSON; `refocal.conformal.load` reads them."""
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted sets as JSON; `refocal.conformal.load` reads them.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
         check_is_fitted(self)
-        files.save(self, path, _FILE)
+        files.save(self, path, _FILE, overwrite=overwrite)
 
     def to_torch(self, *, axis: int = -1) -> nn.Module:
         """Export a PyTorch module that maps scores (..., K) to sets of booleans. Needs torch.
@@ -237,11 +242,16 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
 
         return to_torch(self._require_export(), axis=axis)
 
-    def to_onnx(self, path: str | Path) -> None:
-        """Write an ONNX graph that maps float32 scores (batch, K) to boolean "sets". Needs onnx."""
+    def to_onnx(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write an ONNX graph that maps float32 scores (batch, K) to boolean "sets". Needs onnx.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
         from refocal.calibrators.onnx_export import to_onnx
 
-        to_onnx(self._require_export(), path)
+        to_onnx(self._require_export(), path, overwrite=overwrite)
 
     def _check_settings(self, classes: int | None) -> None:  # noqa: ARG002
         method: Method = _check.one_of(self.method, "method", get_args(Method))

@@ -42,9 +42,14 @@ class DetectionCalibration:
         """Return calibrated scores (N,)."""
         return apply(self.selection.chosen.calibrator, scores)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it."""
-        self.selection.save(Path(path))
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
+        self.selection.save(Path(path), overwrite=overwrite)
 
     def report(
         self,

@@ -180,14 +180,19 @@ class CalibrationAccumulator:
             "ignore_index": self.ignore_index,
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a .npz or .json file."""
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the state to a .npz or .json file.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
         path = _state_path(path)
         arrays = {"sums": self.sums, "grid": self.grid}
         if self.classes is not None:
             arrays["classes"] = self.classes
         header = {"schema": _SCHEMA, "settings": self.settings()}
-        with replacing(path, overwrite=True) as file:
+        with replacing(path, overwrite=overwrite) as file:
             if path.suffix == ".npz":
                 np.savez(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
             else:

@@ -178,7 +178,7 @@ def _logits(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
 def _probs(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
     _reject(~(matrix >= 0), matrix, "must be non-negative and not NaN", "probs", place)
     if alone:
-        _reject(matrix > 1, matrix, "must lie in [0, 1]", "probs", place)
+        _reject(matrix > 1, matrix, "must lie in [0, 1] (are these logits or percentages?)", "probs", place)
         return
     with np.errstate(over="ignore"):  # an infinite sum is rejected as well
         sums = matrix.sum(axis=1, dtype=np.promote_types(matrix.dtype, np.float32))

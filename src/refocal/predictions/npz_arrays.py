@@ -103,7 +103,7 @@ def _member(name: str, stream: IO[bytes], size: int, place: Place) -> Member:
             raise place.error(message, column=name)
         left = size - stream.tell()
     if dtype.hasobject:
-        message = "is an array of Python objects, stored as a pickle: pickles are never loaded"
+        message = "is an array of Python objects, stored as a pickle: pickles are never loaded; save numbers or text"
         raise place.error(message, column=name)
     if dtype.names is not None or dtype.subdtype is not None or dtype.itemsize == 0:
         message = f"must have a plain dtype, got {dtype}"

@@ -149,7 +149,7 @@ def _refuse_missing(names: Sequence[str], place: Place, what: str) -> Prediction
     numbers = "; --prob '[0-9]*' for columns that are numbers" if what == "column" and {"0", "1"} <= set(names) else ""
     message = (
         f"scores are missing: the file must have {one} 'logits' or 'probs', got {listed}; choose others with "
-        f"{name_option('prob')}, or with logit{numbers}"
+        f"--prob or --logit, in Python ColumnChoice(prob=...) or ColumnChoice(logit=...){numbers}"
     )
     return place.error(message)
 

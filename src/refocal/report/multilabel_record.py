@@ -100,9 +100,14 @@ class MultilabelReport:
         """Export the calibrators as a PyTorch module that maps scores (..., K) to probabilities (..., K)."""
         return require_calibrator(self.calibrator, fit="calibrate_multilabel").to_torch()
 
-    def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the calibrators as an ONNX graph that maps scores (batch, K) to "probabilities" (batch, K)."""
-        require_calibrator(self.calibrator, fit="calibrate_multilabel").to_onnx(Path(path))
+    def to_onnx(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the calibrators as an ONNX graph that maps scores (batch, K) to "probabilities" (batch, K).
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
+        require_calibrator(self.calibrator, fit="calibrate_multilabel").to_onnx(Path(path), overwrite=overwrite)
 
     def to_json(self) -> str:
         """Serialize the report in ASCII, with its schema version. NaN and infinite numbers become null."""

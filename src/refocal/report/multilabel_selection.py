@@ -54,9 +54,14 @@ class MultilabelSelection:
         """Return calibrated probabilities (N, K) of scores of the fitted kind; rows do not sum to 1."""
         return self.calibrator.predict_proba(scores)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the chosen calibrators as JSON; `refocal.calibrators.load` reads it."""
-        self.calibrator.save(Path(path))
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the chosen calibrators as JSON; `refocal.calibrators.load` reads it.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
+        self.calibrator.save(Path(path), overwrite=overwrite)
 
     def report(
         self,

@@ -273,9 +273,14 @@ class Report:
         """Export the recommended calibrator as a PyTorch module that maps scores (..., K) to probabilities."""
         return require_calibrator(self.calibrator, fit="calibrate").to_torch()
 
-    def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the recommended calibrator as an ONNX graph that maps scores (batch, K) to "probabilities"."""
-        require_calibrator(self.calibrator, fit="calibrate").to_onnx(Path(path))
+    def to_onnx(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the recommended calibrator as an ONNX graph that maps scores (batch, K) to "probabilities".
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
+        require_calibrator(self.calibrator, fit="calibrate").to_onnx(Path(path), overwrite=overwrite)
 
     def __str__(self) -> str:
         """The answer and a short table of the methods, as plain text."""

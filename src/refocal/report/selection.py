@@ -156,9 +156,14 @@ class Selection:
         """Return calibrated probabilities (N, K) of scores of the fitted kind."""
         return self.chosen.calibrator.predict_proba(read_scores(scores, self.class_names))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it."""
-        self.calibrator.save(Path(path))
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
+        self.calibrator.save(Path(path), overwrite=overwrite)
 
     def list_maps(self) -> dict[str, ScoreMap]:
         """Return the map of each candidate, by name; the scores as given come first."""

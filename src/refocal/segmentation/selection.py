@@ -80,9 +80,14 @@ class SegmentationSelection:
         )
         return SegmentationComparison(source, methods, None if self.choice is None else self.choice.rule, protocol)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it."""
-        self.chosen.calibrator.save(Path(path))
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the chosen calibrator as JSON; `refocal.calibrators.load` reads it.
+
+        Args:
+            path: The file to write. Its folder must exist.
+            overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
+        """
+        self.chosen.calibrator.save(Path(path), overwrite=overwrite)
 
 
 def calibrate(

@@ -208,7 +208,7 @@ class CalibrationCallback(Callback):
             self.path_ = None
         else:
             self.path_ = calibrator_path(checkpoint)
-            self.calibrator_.save(self.path_)
+            self.calibrator_.save(self.path_, overwrite=True)
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -79,6 +79,6 @@ class CheckpointFiles:
         if self._best is None or self.best_step != step:
             return None
         path = calibrator_path(self._best.path)
-        calibrator.save(path)
+        calibrator.save(path, overwrite=True)
         self._calibrated.add(self._best.path)
         return path
