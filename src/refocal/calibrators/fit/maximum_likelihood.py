@@ -72,7 +72,7 @@ def fit_temperature(data: Likelihood, *, exact: bool = False, start: float | Non
         return Temperature(1.0, math.log(data.classes), math.inf, False, 0)
     low, high = bound_beta(data.scales)
     if start is None:
-        start = _TYPICAL_LEAD / data.scales.lead
+        start = guess_beta(data.scales)
         some = data.sample(_ROWS_FOR_A_GUESS)
         if some is not None:
             guess = _descend(some, start, low, high, last_step=0.05, sharpen=False)
@@ -87,6 +87,11 @@ def fit_temperature(data: Likelihood, *, exact: bool = False, start: float | Non
 def bound_beta(scales: Scales) -> tuple[float, float]:
     """Return the inverse temperatures below which all probabilities are equal, and above which they are one-hot."""
     return _LEAST_SCALED_BETA / scales.spread, _LARGEST_SCALED_BETA / scales.lead
+
+
+def guess_beta(scales: Scales) -> float:
+    """Guess an inverse temperature from medians alone, which a few rows that are far off do not change."""
+    return _TYPICAL_LEAD / scales.lead
 
 
 def _descend(data: Likelihood, start: float, low: float, high: float, *, last_step: float, sharpen: bool) -> Root:
