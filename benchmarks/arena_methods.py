@@ -37,8 +37,8 @@ UNSEEN = (
 )
 TENTH = (
     "AutoCalibrator misses the goal of a tenth of the time of sms for every number of classes, and the goal is out of "
-    "reach. A tenth of sms at 100 classes is about 23 ms: four or five evaluations of the likelihood of matrix scaling and its gradient. "
-    "Five folds with several penalties need a few hundred."
+    "reach. A tenth of sms at 100 classes is about 23 ms: four or five evaluations of the likelihood of matrix scaling "
+    "and its gradient. Five folds with several penalties need a few hundred."
 )
 
 
