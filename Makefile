@@ -139,6 +139,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/metrics.py --stream 100000000 --out benchmarks/results/metrics.md
 	$(BIN)/python benchmarks/intervals.py --jobs $(JOBS) --out benchmarks/results/intervals.md
 	$(BIN)/python benchmarks/paired_tests.py --jobs $(JOBS) --out benchmarks/results/paired_tests.md
+	$(BIN)/python benchmarks/refinement_intervals.py --jobs $(JOBS) --out benchmarks/results/refinement_intervals.md
 	$(BIN)/python benchmarks/calibration_tests.py --jobs $(JOBS) $(if $(DATA),--data $(DATA)/logits) \
 		--out benchmarks/results/calibration_tests.md
 	$(BIN)/python benchmarks/joint_test_bound.py --out benchmarks/results/joint_test_bound.md

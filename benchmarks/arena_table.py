@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from arena_experiments import FAMILIES
-from arena_methods import METHODS, REFERENCE, RIVAL, SETTINGS
+from arena_methods import METHODS, REFERENCE, RIVAL, SETTINGS, TENTH, UNSEEN
 
 from calibrators import cpu
 
@@ -102,6 +102,29 @@ def time_rows(results: list[Numbers], methods: list[str]) -> list[str]:
     return rows
 
 
+def ratio_rows(times: list[str]) -> list[str]:
+    """The medians of the rows of times, divided by those of the rival."""
+    medians = {cells[0]: cells[1:5] for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in times)}
+    base = medians.get(RIVAL, [])
+    rows = []
+    for method, cells in medians.items() if base else ():
+        ratios = [
+            "–" if "–" in pair else f"{float(pair[0]) / float(pair[1]):.2f}" for pair in zip(cells, base, strict=True)
+        ]
+        rows.append(f"| {method} | {' | '.join(ratios)} |")
+    return rows
+
+
+def missing_line(methods: list[str]) -> str:
+    """The methods of the script that are not in the table."""
+    missing = [name for name in METHODS if name not in methods]
+    return (
+        f"Not in the tables, because the run did not name them: {', '.join(missing)}."
+        if missing
+        else "No method is left out."
+    )
+
+
 def failure_lines(results: dict[str, Numbers], methods: list[str]) -> list[str]:
     """The fits that failed, counted by method and by message without its numbers."""
     failures = Counter(
@@ -144,6 +167,8 @@ def render(results: dict[str, Numbers], jobs: int) -> str:
         f"{NEGLIGIBLE:g}. Means are over the experiments where no method failed, whose number is in parentheses.",
         "",
         f"{SETTINGS} `benchmarks/arena_experiments.py` says how experiments are made and which are left out.",
+        "",
+        f"{UNSEEN} {missing_line(methods)}",
     ]
     for family, part in [*families.items(), ("all", list(results.values()))]:
         if part:
@@ -158,14 +183,12 @@ def render(results: dict[str, Numbers], jobs: int) -> str:
                 *quality_rows(part, methods),
             ]
     ranges = (f"{low}" if low == high else f"{low} to {high}" for low, high in CLASS_GROUPS[:-1])
-    lines += [
-        "",
-        "## Seconds to fit",
-        "",
-        f"| method | {' | '.join(f'median, {each} classes' for each in ranges)} | median, more classes | largest |",
-        "|---|---|---|---|---|---|",
-        *time_rows(list(results.values()), methods),
-    ]
+    heading = f"| method | {' | '.join(f'median, {each} classes' for each in ranges)} | median, more classes |"
+    times = time_rows(list(results.values()), methods)
+    lines += ["", "## Seconds to fit", "", f"{heading} largest |", "|---|---|---|---|---|---|", *times]
+    if ratios := ratio_rows(times):
+        lines += ["", f"## Seconds to fit, divided by those of {RIVAL}", "", heading, "|---|---|---|---|---|", *ratios]
+        lines += ["", TENTH]
     for title, part in (("Chosen", choice_line(results)), ("Failures", failure_lines(results, methods))):
         lines += ["", f"## {title}", "", *part] if part else []
     versions = dict.fromkeys(METHODS[name].version() or METHODS[name].module for name in methods if name in METHODS)

@@ -1,4 +1,4 @@
-"""Time to fit temperature scaling beside other packages, and focal temperature scaling beside the plain grid search.
+"""Time to fit temperature, focal temperature, vector and matrix scaling, beside other packages and plain searches.
 
 python benchmarks/calibrators.py --out benchmarks/results/calibrators.md
 
@@ -28,11 +28,13 @@ from threadpoolctl import threadpool_limits
 from torch.utils.data import TensorDataset
 
 import refocal
-from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
+from refocal.calibrators import FocalTemperatureScaling, MatrixScaling, TemperatureScaling, VectorScaling
 from refocal.calibrators.focal_temperature import PUBLISHED_GAMMAS, PUBLISHED_TEMPERATURES
 from refocal.stats.binning import equal_mass_bins
 
 SHAPES = [(5_000, 100), (50_000, 1_000), (1_000_000, 10)]
+MANY_CLASSES = (25_000, 1_000)
+HELD_OUT = 5_000  # more rows, to measure on
 TRUE_TEMPERATURE = 1.7
 SMALL_REPEATS = 25
 SLOW = "torch-uncertainty"  # takes minutes beyond the first shape
@@ -220,6 +222,30 @@ def focal_rows() -> list[str]:
     ]
 
 
+def linear_rows() -> list[str]:
+    """Vector and matrix scaling of many classes, each with its own scale and bias: time, penalties tried, and gain."""
+    rows, classes = MANY_CLASSES
+    logits, labels = problem(rows + HELD_OUT, classes)
+    rng = np.random.default_rng(1)
+    scale, bias = 1 + 0.2 * rng.standard_normal(classes), 0.5 * rng.standard_normal(classes)
+    logits = (logits * scale + bias).astype(np.float32)
+    other, wanted = logits[rows:], labels[rows:]
+    logits, labels = logits[:rows], labels[:rows]
+    plain = nll(other, wanted, with_refocal(logits, labels))
+    lines = []
+    for calibrator in (VectorScaling(), MatrixScaling()):
+        busy = time.process_time()
+        seconds, _ = timed(partial(calibrator.fit, logits, labels), 1)
+        busy = time.process_time() - busy
+        value = -float(np.mean(calibrator.predict_log_proba(other)[np.arange(HELD_OUT), wanted]))
+        lines.append(
+            f"| {type(calibrator).__name__} | {seconds:.1f} | {busy:.1f} | {len(calibrator.penalty_scores_)} "
+            f"| {calibrator.penalty_:g} | {plain:.4f} | {value:.4f} |"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
 def cpu() -> str:
     """The processor's name, as the system gives it."""
     info = Path("/proc/cpuinfo")
@@ -227,11 +253,62 @@ def cpu() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
+def write_temperature() -> list[str]:
+    """The section on temperature scaling."""
+    return [
+        "## Temperature scaling by likelihood",
+        "",
+        "| logits | package | seconds | times refocal | T | NLL above refocal's |",
+        "|---|---|---|---|---|---|",
+        *temperature_rows(),
+        "",
+        "netcal gets probabilities, in float32 as the logits are; probmetrics and torch-uncertainty get tensors. "
+        "torch-uncertainty's scaler is imported without the rest of its package, which needs a torchvision built "
+        "for the same PyTorch; it is measured at 5,000 x 100 alone, as it would take minutes beyond.",
+    ]
+
+
+def write_focal() -> list[str]:
+    """The section on focal temperature scaling."""
+    return [
+        "## Focal temperature scaling at 5,000 x 100",
+        "",
+        "Calibration error: equal-mass, 15 bins, in percent, on the data fitted to; it is what the grid and the "
+        "line minimize. NLL is what Newton's method minimizes.",
+        "",
+        "| search | seconds | times faster than the plain loop | times the cost of temperature scaling "
+        "| evaluations | error, % | NLL |",
+        "|---|---|---|---|---|---|---|",
+        *focal_rows(),
+    ]
+
+
+def write_linear() -> list[str]:
+    """The section on vector and matrix scaling."""
+    return [
+        f"## Vector and matrix scaling at {MANY_CLASSES[0]:,} x {MANY_CLASSES[1]:,}",
+        "",
+        "The same logits, but each class has its own factor and bias. One fit each, with the cross-validation of the "
+        f"penalty in five folds. NLL of {HELD_OUT:,} other rows, after temperature scaling and after the fit. "
+        "Processor seconds do not count other processes on the machine. "
+        "`python benchmarks/calibrators.py --sections linear`",
+        "",
+        "| calibrator | seconds | processor seconds | penalties tried | penalty | NLL, temperature | NLL, fit |",
+        "|---|---|---|---|---|---|---|",
+        *linear_rows(),
+    ]
+
+
+SECTIONS = {"temperature": write_temperature, "focal": write_focal, "linear": write_linear}
+
+
 def main() -> None:
     """Print the tables, and write them where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="only these tables")
     parser.add_argument("--out", type=Path, help="also write the tables to this Markdown file")
-    out = parser.parse_args().out
+    given = parser.parse_args()
+    out = given.out
     warnings.simplefilter("ignore")
     logging.disable()
     torch.set_num_threads(1)
@@ -244,26 +321,7 @@ def main() -> None:
             f"arrays, with one thread; the shortest of {SMALL_REPEATS} fits at 5,000 x 100, else of 2. Times include "
             "each package's checks of its input.",
             "",
-            "## Temperature scaling by likelihood",
-            "",
-            "| logits | package | seconds | times refocal | T | NLL above refocal's |",
-            "|---|---|---|---|---|---|",
-            *temperature_rows(),
-            "",
-            "netcal gets probabilities, in float32 as the logits are; probmetrics and torch-uncertainty get tensors. "
-            "torch-uncertainty's scaler is imported without the rest of its package, which needs a torchvision built "
-            "for the same PyTorch; it is measured at 5,000 x 100 alone, as it would take minutes beyond.",
-            "",
-            "## Focal temperature scaling at 5,000 x 100",
-            "",
-            "Calibration error: equal-mass, 15 bins, in percent, on the data fitted to; it is what the grid and the "
-            "line minimize. NLL is what Newton's method minimizes.",
-            "",
-            "| search | seconds | times faster than the plain loop | times the cost of temperature scaling "
-            "| evaluations | error, % | NLL |",
-            "|---|---|---|---|---|---|---|",
-            *focal_rows(),
-            "",
+            *(line for name in given.sections for line in [*SECTIONS[name](), ""]),
             f"{cpu()}, {os.cpu_count()} cores, one thread; Python {platform.python_version()}, NumPy {np.__version__}, "
             f"PyTorch {torch.__version__.split('+')[0]}; `python benchmarks/calibrators.py`.",
             "",

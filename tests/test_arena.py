@@ -106,3 +106,21 @@ def test_runs_are_merged_by_experiment_and_method(tmp_path):
     )
     merged = arena.merge([earlier], {"x": {"family": "zoo", "methods": {"b": {"log_loss": 3}}}})
     assert merged == {"x": {"family": "zoo", "methods": {"a": {"log_loss": 1}, "b": {"log_loss": 3}}}}
+
+
+def test_times_are_also_relative_to_the_rival():
+    rows = [
+        "| temperature | 0.0010 | 0.0020 | – | 0.0300 | 1.000 |",
+        f"| {tables.RIVAL} | 0.0100 | 0.0400 | 0.1000 | 0.0100 | 2.000 |",
+    ]
+    assert tables.ratio_rows(rows)[0] == "| temperature | 0.10 | 0.05 | – | 3.00 |"
+    assert tables.ratio_rows(rows[:1]) == []
+
+
+def test_methods_that_were_not_run_are_named():
+    some = [name for name in methods.METHODS if name != "netcal beta"]
+    assert tables.missing_line(some).endswith("did not name them: netcal beta.")
+    numbers = {name: {"log_loss": 1.0, "brier": 1.0, "ece": 0.1, "accuracy": 0.5, "seconds": 0.1} for name in some}
+    text = tables.render({"x": {"family": "zoo", "classes": 3, "methods": numbers}}, jobs=1)
+    for part in (tables.missing_line(some), methods.UNSEEN, methods.TENTH, "| auto, mixture | – | 1.00 | – | – |"):
+        assert part in text

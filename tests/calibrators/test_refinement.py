@@ -136,4 +136,6 @@ def test_focal_loss_on_validation_data_keeps_a_worse_epoch_than_refinement():
         for name, kept in (("focal loss", by_loss), ("refinement", by_refinement)):
             _, val, test = epochs[kept]
             kept_nll[name].append(mean_nll(TemperatureScaling().fit(*val), *test))
-    assert np.mean(kept_nll["refinement"]) < np.mean(kept_nll["focal loss"]) - 0.02
+    # docs/how-to/calibrators.md has these numbers
+    assert np.mean(kept_nll["focal loss"]) == pytest.approx(0.44, abs=0.03)
+    assert np.mean(kept_nll["refinement"]) == pytest.approx(0.36, abs=0.03)

@@ -13,7 +13,7 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_mixture
-from refocal.calibrators.fit.maximum_likelihood import fit_temperature
+from refocal.calibrators.fit.maximum_likelihood import fit_temperature, guess_beta
 from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, label_likelihoods
 from refocal.maps.heads import mixture_head
 
@@ -76,15 +76,18 @@ class EnsembleTemperatureScaling(Calibrator):
         return 3
 
 
-def _search(data: LabeledLogits, start: float) -> float:
+def _search(data: LabeledLogits, fitted: float) -> float:
     """Find the inverse temperature whose best mixture has the lowest NLL, from coarse to fine in its logarithm.
 
-    Without a uniform part, a few labels that seem impossible make T large, so most of the search is at lower T.
+    The NLL may have several minima. The grid reaches from the fit without a uniform part, or from a guess by medians,
+    to far beyond both. A few labels that seem impossible make the T of that fit large, so most of the grid is at lower
+    T. One row that is far off makes it so large that only the guess is near the best T.
     """
     from scipy.optimize import minimize_scalar
 
     some = data.sample(_ROWS_FOR_A_GUESS) or data
-    grid = math.log(start) + np.linspace(-0.7, 3.5, 19)
+    ends = sorted([math.log(fitted), math.log(guess_beta(data.scales))])
+    grid = np.arange(ends[0] - 0.7, ends[1] + 3.5, 0.23)
     best = int(np.argmin([_fit_weights(some, math.exp(point))[1] for point in grid]))
     bounds = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
 

@@ -51,6 +51,8 @@ class FocalTemperatureScaling(Calibrator):
 
     The map is Psi^gamma(softmax(logits / T)), gamma > -1 and T > 0.
 
+    Maximum likelihood follows every row, also one in which a wrong class leads by 1e6; see `TemperatureScaling`.
+
     Args:
         objective: The quantity that (gamma, T) minimize on the data of the fit. "nll" is the negative log-likelihood.
             "ece" and "adaptive_ece" are the calibration error over 15 bins of equal width or of equal mass.

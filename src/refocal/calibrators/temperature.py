@@ -35,6 +35,10 @@ class TemperatureScaling(Calibrator):
 
     The map is softmax(logits / T), T > 0.
 
+    Maximum likelihood follows every row. One row in which a wrong class leads by 1e6 makes all predictions nearly
+    uniform, because no smaller T explains it. Remove such a row, or use `AutoCalibrator` or
+    `EnsembleTemperatureScaling`, whose uniform part explains it.
+
     Args:
         objective: The quantity that T minimizes on the data of the fit. "nll" is the negative log-likelihood; it is
             convex in 1/T, so its single minimum is found exactly. "focal" is the focal loss with `gamma` (TS_FL in

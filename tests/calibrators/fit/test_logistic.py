@@ -65,6 +65,18 @@ def test_mixture_weights_against_a_fine_grid():
     assert fit_mixture(np.array([[1.0, 0.0, 0.25]]), np.ones(1)).tolist() == pytest.approx([1, 0, 0])
 
 
+def test_mixture_weights_do_not_overflow_at_tiny_likelihoods():
+    """If the weight of the last part became 0, the row would have a likelihood whose inverse square overflows."""
+    rng = np.random.default_rng(0)
+    likelihoods = np.stack([rng.uniform(0.3, 1, 10_000), rng.uniform(0.2, 1, 10_000), np.full(10_000, 0.1)], axis=1)
+    likelihoods[0, :2] = 1e-200, 0.0
+    share = np.full(10_000, 1e-4)
+    weights = fit_mixture(likelihoods, share)
+    slopes = (share / (likelihoods @ weights)) @ likelihoods
+    assert slopes.max() == pytest.approx(1, abs=1e-6)  # the condition of the optimum
+    assert weights[2] > 1e-5
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_mixture_of_errors_meets_the_conditions_of_its_optimum(seed):
     """The gradient P w is the same for all components with positive weight, and not smaller for the others."""

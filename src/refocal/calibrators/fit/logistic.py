@@ -54,10 +54,16 @@ def fit_mixture(likelihoods: np.ndarray, share: np.ndarray) -> np.ndarray:
     count = likelihoods.shape[1]
     weights = np.full(count, 1 / count)
     roots = np.sqrt(share)
+    # At the optimum, no row has a mixture below its share of its largest likelihood. Steps that leave this range are
+    # shortened: a likelihood of e^-500 would cost little in the mean, but the next Hessian would overflow.
+    least = share / count * likelihoods.max(axis=1)
 
     def objective(w: np.ndarray) -> float:
+        mixture = likelihoods @ w
+        if np.any(mixture < least):
+            return np.inf
         with np.errstate(divide="ignore"):
-            return float(share @ -np.log(likelihoods @ w) + w.sum())
+            return float(share @ -np.log(mixture) + w.sum())
 
     value = objective(weights)
     for _ in range(_MAX_NEWTON_STEPS):

@@ -72,7 +72,7 @@ def fit_temperature(data: Likelihood, *, exact: bool = False, start: float | Non
         return Temperature(1.0, math.log(data.classes), math.inf, False, 0)
     low, high = bound_beta(data.scales)
     if start is None:
-        start = _TYPICAL_LEAD / data.scales.lead
+        start = guess_beta(data.scales)
         some = data.sample(_ROWS_FOR_A_GUESS)
         if some is not None:
             guess = _descend(some, start, low, high, last_step=0.05, sharpen=False)
@@ -87,6 +87,11 @@ def fit_temperature(data: Likelihood, *, exact: bool = False, start: float | Non
 def bound_beta(scales: Scales) -> tuple[float, float]:
     """Return the inverse temperatures below which all probabilities are equal, and above which they are one-hot."""
     return _LEAST_SCALED_BETA / scales.spread, _LARGEST_SCALED_BETA / scales.lead
+
+
+def guess_beta(scales: Scales) -> float:
+    """Guess an inverse temperature from medians alone, which a few rows that are far off do not change."""
+    return _TYPICAL_LEAD / scales.lead
 
 
 def _descend(data: Likelihood, start: float, low: float, high: float, *, last_step: float, sharpen: bool) -> Root:
@@ -124,8 +129,9 @@ def fit_focal_temperature(
     single = data.single
     if plain is None:
         plain = fit_temperature(data, exact=not single)
-    if plain.evaluations == 0 or plain.at_bound:  # gamma cannot be learned either
-        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
+    unfitted = FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, plain.at_bound, 0)
+    if plain.evaluations == 0 or (plain.at_bound and plain.beta > guess_beta(data.scales)):
+        return unfitted._replace(evaluations=plain.evaluations)  # gamma cannot be learned either
     low, high = (
         np.array([math.log1p(gamma), math.log(beta)])
         for gamma, beta in zip(GAMMA_BOUNDS, bound_beta(data.scales), strict=True)
@@ -146,7 +152,8 @@ def fit_focal_temperature(
         return minimize_in_trust_region(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
     focal = data.prepare_focal_nll()
-    first = np.array([0.0, math.log(plain.beta)])
+    # With one row that is far off, uniform probabilities may be the best ones at gamma = 0, but not at other gammas.
+    first = np.array([0.0, math.log(guess_beta(data.scales) if plain.at_bound else plain.beta)])
     if start is not None:
         first = np.clip([math.log1p(start[0]), math.log(start[1])], low, high)
     elif (some := data.sample(_ROWS_FOR_A_FOCAL_GUESS)) is not None:
@@ -161,8 +168,9 @@ def fit_focal_temperature(
         evaluations += other.evaluations
         best = other if other.value < best.value else best
     gamma, beta = math.expm1(best.x[0]), math.exp(best.x[1])
-    if not _is_better(data, focal, best, plain):
-        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, False, evaluations)
+    is_uniform = plain.at_bound and best.value >= math.log(data.classes)
+    if is_uniform or not _is_better(data, focal, best, plain):
+        return unfitted._replace(evaluations=evaluations)
     errors = np.full(2, math.inf)
     if not best.at_bound and np.all(np.linalg.eigvalsh(best.hessian) > 0):
         errors = np.sqrt(np.diag(np.linalg.inv(best.hessian)) / data.samples)

@@ -1,0 +1,44 @@
+"""The remarks of the table of coverage, benchmarks/intervals.py, and the committed table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmark_files import BENCHMARKS, load
+
+intervals = load("intervals")
+TABLE = (BENCHMARKS / "results/intervals.md").read_text(encoding="utf-8")
+
+
+def list_rows():
+    rows = [line.split("|") for line in TABLE.splitlines() if line.startswith("| ") and line.count("|") == 12][1:]
+    return [[cell.strip() for cell in row[1:-1]] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (intervals.Case("ece", "calibrated", 1_000), intervals.ZERO),
+        (intervals.Case("classwise_ece", "calibrated", 1_000, 100), intervals.ZERO),
+        (intervals.Case("ece", ".05 too unsure", 1_000), intervals.PLACE),
+        (intervals.Case("ece", "calibrated", 20), intervals.FEW),
+        (intervals.Case("ece", "always 1, right in .99", 1_000), intervals.FEW),
+    ],
+)
+def test_a_share_above_the_goal_has_its_reason(case, reason):
+    assert intervals.remark(case, 0.99) == reason
+    assert intervals.remark(case, 1 - np.mean([0.0025]) - 0.0175) == ""  # .98 up to rounding
+
+
+def test_0_is_missed_only_by_intervals_above_it():
+    assert all(float(row[8]) == 0 for row in list_rows() if row[2] == "calibrated")
+
+
+def test_the_committed_table_has_the_remarks_and_the_summary_of_the_script():
+    rows = list_rows()
+    assert len(rows) == len(intervals.CASES)
+    covered = [round(float(row[6]) * int(row[4])) / int(row[4]) for row in rows]
+    remarks = [intervals.remark(case, share) for case, share in zip(intervals.CASES, covered, strict=True)]
+    assert remarks == [row[10] for row in rows]
+    assert intervals.summarize(covered, remarks) in TABLE
