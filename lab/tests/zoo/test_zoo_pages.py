@@ -72,10 +72,12 @@ def test_the_page_about_training_agrees_with_the_table():
 def test_the_page_about_training_quotes_resnet50():
     by_loss = measures_by_loss("cifar10, resnet50")
     page = " ".join((REPOSITORY / "docs/training.md").read_text(encoding="utf-8").split())
-    losses = ("cross-entropy", "mmce", "focal, γ = 1", "fla-53")
-    raw, scaled = ([by_loss[loss][method]["ECE"] for loss in losses] for method in ("as given", "TS by NLL"))
-    told = "the ECE as given is {} % with cross-entropy, {} % with MMCE, {} % with γ = 1 and {} % with FLA-53"
-    assert told.format(*raw) in page
-    assert "After a temperature fitted by NLL it is {}, {}, {} and {} %".format(*scaled) in page
-    best = min(losses, key=lambda loss: by_loss[loss]["TS by NLL"]["NLL"])
-    assert (best, "the lowest error and NLL are those of γ = 1" in page) == ("focal, γ = 1", True)
+    losses = ("cross-entropy", "mmce", *(f"focal, γ = {gamma}" for gamma in (1, 2, 3)), "adafocal", "fla-53")
+    told = (
+        "the ECE as given is {} % with cross-entropy, {} % with MMCE, {}, {} and {} % with γ = 1, 2 and 3, {} % with "
+        "AdaFocal and {} % with FLA-53"
+    )
+    assert told.format(*(by_loss[loss]["as given"]["ECE"] for loss in losses)) in page
+    best = min(by_loss, key=lambda loss: by_loss[loss]["TS by NLL"]["NLL"])
+    assert best == "focal, γ = 1"
+    assert "The lowest error, and the lowest NLL after a temperature, are those of γ = 1" in page
