@@ -1,23 +1,16 @@
 """Posteriors from hidden states against the posterior map of the logits in float64."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
+from linear_cases import MARKS
 from torch import Tensor
 
 from refocal import posterior_from_logits
 from refocal.losses import FLSD53, LinearFocalLoss, NoPosteriorError
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from NumPy in Triton's interpreter
-
-
-@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def _device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make all tensors of a test on one device."""
-    with torch.device(request.param):
-        yield
+pytestmark = MARKS
 
 
 def draw(rows: int, width: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
