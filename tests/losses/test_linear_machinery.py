@@ -8,6 +8,7 @@ import pytest
 import torch
 from linear_cases import FEW_BYTES, MARKS, assert_equals, draw, exact, here
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from refocal.losses import FocalLoss, LinearFocalLoss
@@ -165,6 +166,28 @@ def test_second_derivatives_and_transformations_raise() -> None:
         (gradient.square().sum() + bias.square().sum()).backward()
     with pytest.raises(RuntimeError, match=r"torch\.func.*focal_loss\(hidden @ head\.T"):
         torch.func.grad(lambda x: LinearFocalLoss(2.0)(x, head, target))(hidden)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_derivatives_of_a_gradient_in_learned_sample_weights_raise(reduction: str) -> None:
+    """The gradient depends on what the losses are multiplied by, even if nothing else is differentiated."""
+    hidden, head, _, target = draw(6, 5, 21)
+    losses = LinearFocalLoss(2.0, reduction=reduction)(hidden, head.detach(), target)  # type: ignore[arg-type]
+    factor = torch.full_like(losses, 2.0, requires_grad=True)
+    (gradient,) = torch.autograd.grad((factor * losses).sum(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"no second derivatives: use focal_loss\(hidden @ head\.T"):
+        torch.autograd.grad(gradient.square().sum() + factor.square().sum(), factor, allow_unused=True)
+    (apart,) = torch.autograd.grad(factor.square().sum(), factor)  # this does not pass through the gradient
+    assert torch.equal(apart, 2 * factor)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_derivatives_in_forward_mode_raise(place: int) -> None:
+    *inputs, target = draw(6, 5, 21)
+    with forward_ad.dual_level():
+        inputs[place] = forward_ad.make_dual(inputs[place], torch.ones_like(inputs[place]))
+        with pytest.raises(RuntimeError, match=r"no derivatives in forward mode: use focal_loss\(hidden @ head\.T"):
+            LinearFocalLoss(2.0)(*inputs[:2], target, inputs[2])
 
 
 def test_chunks_keep_to_their_memory() -> None:
