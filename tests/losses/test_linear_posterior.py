@@ -62,6 +62,33 @@ def test_the_largest_posteriors(criterion: LinearFocalLoss) -> None:
         assert torch.equal(classes.reshape(33, top), expected.indices)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("softcap", [None, 4.0])
+def test_several_classes_share_the_top_score(gamma: float, softcap: float | None) -> None:
+    head = torch.tensor([[1.0], [1.0], [0.0], [-1.0], [1.0]])
+    hidden = torch.tensor([[1.0], [2.0], [-1.0], [10.0]])
+    criterion = LinearFocalLoss(gamma, softcap=softcap)
+    log_probs = exact(criterion, hidden, head)
+    for label in range(5):
+        found = criterion.log_posterior(hidden, head, torch.full((4,), label))
+        torch.testing.assert_close(found.double(), log_probs[:, label], rtol=1e-5, atol=1e-6)
+    probs = criterion.posterior(hidden, head, top=5).probs
+    torch.testing.assert_close(probs.double(), log_probs.exp().topk(5).values, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("softcap", [4.0, 30.0, 50.0])
+@pytest.mark.parametrize("distance", [8, 12, 20])
+def test_bounded_scores_next_to_certainty(softcap: float, distance: float) -> None:
+    """The top class has almost all mass, so that the rounding of its score must not matter."""
+    top = torch.linspace(0.6, 0.9, 100)[:, None] * softcap
+    scores = torch.cat([top, top - distance, top - distance - 1], dim=1)
+    criterion = LinearFocalLoss(2.0, softcap=softcap)
+    log_probs = exact(criterion, scores, torch.eye(3))
+    for label in range(3):
+        found = criterion.log_posterior(scores, torch.eye(3), torch.full((100,), label))
+        torch.testing.assert_close(found.double(), log_probs[:, label], rtol=2e-6, atol=1e-6)
+
+
 def test_scores_far_apart_and_ties() -> None:
     head = torch.tensor([[1.0], [-1.0], [0.0], [0.0]])
     hidden = torch.tensor([[200.0], [60.0], [1e4], [0.0], [25.0]])
