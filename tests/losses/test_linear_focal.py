@@ -6,7 +6,9 @@ from linear_cases import FEW_BYTES, MARKS, assert_equals, assert_exact, draw, ex
 from torch import Tensor
 
 from refocal.losses import FLSD53, FocalLoss, LinearFocalLoss, Scheduled, focal_loss, linear_focal_loss
+from refocal.losses.gpu import linear as kernels
 from refocal.losses.gpu.launch import INTERPRETED
+from refocal.losses.settings import Settings
 
 pytestmark = MARKS
 
@@ -154,12 +156,41 @@ def test_any_shape_of_hidden_states() -> None:
     torch.testing.assert_close(one, losses[0, 0, 0])
 
 
+@pytest.mark.parametrize("classes", [8_192, 9_001])  # two blocks of a kernel, without and with a tail
+@pytest.mark.parametrize(
+    ("gamma", "reduction", "softcap"), [(2.0, "none", None), (0.5, "mean", 5.0), (2.0, "sum", None)]
+)
+def test_more_classes_than_a_block(gamma: float, reduction: str, softcap: float | None, classes: int) -> None:
+    """Targets stand at both ends of each block, and every block has a share in each loss."""
+    *inputs, target = draw(6, 3, classes)
+    target[:] = torch.tensor([0, 4_095, 4_096, 8_191, 5_000, classes - 1])
+    inputs = [(each / 2).detach().requires_grad_() for each in inputs]
+    criterion = LinearFocalLoss(gamma, reduction=reduction, softcap=softcap)  # type: ignore[arg-type]
+    assert_exact(criterion, tuple(inputs), target, tolerance=2e-5)  # products in float32 have errors of this size
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("classes", [8_192, 9_001])
+def test_a_kernel_clears_ignored_rows(classes: int) -> None:
+    """A captured graph cannot leave them out. They may hold NaN."""
+    logits, settings = torch.full((2, classes), torch.nan), Settings(2.0, None, -100, 0.0, False)
+    logits[1] = 0
+    if not kernels.supports(logits, settings):
+        pytest.skip("main memory, on a machine with a GPU")
+    target, scale = torch.tensor([-100, 7]), torch.ones(())
+    losses = kernels.consume_logits(logits, target, settings, softcap=0.0, scale=scale, gradient=True)
+    assert losses[0] == 0
+    assert not logits[0].any()
+    assert logits[1].all()
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_many_classes(reduction: str) -> None:
-    """On a GPU, the product with the head is divided into parts."""
+@pytest.mark.parametrize("classes", [40_003, 70_001])
+def test_many_classes(classes: int, reduction: str) -> None:
+    """On a GPU, the product with the head is divided. Above 65,536 classes, kernels read larger blocks."""
     if here().type == "cpu":
         pytest.skip("needs a GPU")
-    *inputs, target = draw(300, 64, 40_003, torch.bfloat16)
+    *inputs, target = draw(300, 64, classes, torch.bfloat16)
     inputs = [(each / 8).detach().requires_grad_() for each in inputs]
     assert_exact(LinearFocalLoss(2.0, reduction=reduction), tuple(inputs), target)  # type: ignore[arg-type]
 

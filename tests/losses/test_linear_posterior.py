@@ -89,6 +89,28 @@ def test_bounded_scores_next_to_certainty(softcap: float, distance: float) -> No
         torch.testing.assert_close(found.double(), log_probs[:, label], rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "classes",
+    [  # a kernel reads blocks of 4,096 classes, and above 65,536 classes blocks of 16,384
+        8_192,
+        9_001,
+        pytest.param(70_001, marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize("softcap", [None, 4.0])
+def test_more_classes_than_a_block(softcap: float | None, classes: int) -> None:
+    """The top score of each row stands in two blocks."""
+    hidden, head, bias = draw(4, 6, classes)
+    top = (hidden @ head.t() + bias).argmax(dim=1)
+    for layer in (head, bias):
+        layer[(top + 5_000) % classes] = layer[top]
+    criterion = LinearFocalLoss(2.0, softcap=softcap)
+    log_probs = exact(criterion, hidden, head, bias)
+    for target in (torch.arange(4), top, torch.arange(4) + classes - 4):
+        found = criterion.log_posterior(hidden, head, target, bias)
+        torch.testing.assert_close(found.double(), log_probs.gather(1, target[:, None])[:, 0], rtol=2e-5, atol=2e-5)
+
+
 def test_scores_far_apart_and_ties() -> None:
     head = torch.tensor([[1.0], [-1.0], [0.0], [0.0]])
     hidden = torch.tensor([[200.0], [60.0], [1e4], [0.0], [25.0]])
