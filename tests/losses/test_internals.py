@@ -93,18 +93,19 @@ def test_function_is_applied_directly():
     assert internals.apply_directly(Same)(torch.ones(2)).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("version", [(3, 5), (3, 9), (0, 0)])
+@pytest.mark.parametrize("version", [(3, 5), (3, 7), (0, 0)])
 def test_other_versions_of_triton_launch_by_themselves(version, monkeypatch):
     monkeypatch.setattr(internals, "_triton_version", lambda: version)
     assert internals.find_launcher(object(), 1) is None
 
 
-@pytest.mark.parametrize(("version", "direct"), [((3, 6), True), ((3, 7), False)])
-def test_arguments_of_the_launch(version, direct, monkeypatch):
+@pytest.mark.parametrize("scratch", [0, 64])
+def test_arguments_of_the_launch(scratch, monkeypatch):
+    """A kernel without scratch memory skips the function that would allocate it."""
     calls = []
 
     class Run:
-        global_scratch_size = profile_scratch_size = 0
+        global_scratch_size, profile_scratch_size = scratch, 0
         launch_cooperative_grid, launch_pdl = False, False
 
         def __call__(self, *arguments):
@@ -114,8 +115,8 @@ def test_arguments_of_the_launch(version, direct, monkeypatch):
             calls.append(("launch", arguments))
 
     compiled = types.SimpleNamespace(run=Run(), function="f", packed_metadata="m")
-    monkeypatch.setattr(internals, "_triton_version", lambda: version)
+    monkeypatch.setattr(internals, "_triton_version", lambda: (3, 6))
     internals.find_launcher(compiled, 5)(7)(100, 2.0)
-    options = (False, False, None, None) if direct else ()
+    options = () if scratch else (False, False, None, None)
     expected = (5, 1, 1, 7, "f", *options, "m", None, None, None, 100, 2.0)
-    assert calls == [("launch" if direct else "run", expected)]
+    assert calls == [("run" if scratch else "launch", expected)]

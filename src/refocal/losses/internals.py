@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-# `compiled.run` takes these arguments in these versions; those of others are not known.
-_KNOWN_TRITON = ((3, 6), (3, 7))
+_KNOWN_TRITON = (3, 6)  # the version whose `compiled.run` was tested on a GPU; its arguments change between versions
 
 
 def _private(name: str, fallback: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,15 +83,15 @@ def _triton_version() -> tuple[int, int]:
 
 
 def find_launcher(compiled: Any, programs: int) -> Callable[[int], Callable[..., None]] | None:
-    """From a stream to the function that launches a compiled kernel on it; None for unknown versions of Triton.
+    """From a stream to the function that launches a compiled kernel on it; None for untested versions of Triton.
 
     That function takes addresses, numbers, and the values of all constants.
     """
-    if _triton_version() not in _KNOWN_TRITON:
+    if _triton_version() != _KNOWN_TRITON:
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     options: tuple[Any, ...] = ()
-    if _triton_version() == (3, 6) and not run.global_scratch_size and not run.profile_scratch_size:
+    if not run.global_scratch_size and not run.profile_scratch_size:
         # `run` itself would look for scratch memory to allocate.
         run, options = run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None)
 
