@@ -1,4 +1,4 @@
-"""Every private call of PyTorch and Triton that the losses make.
+"""Every private call of PyTorch and Triton that the losses make, except for those in `refocal._arrays`.
 
 The rest of the losses uses public interfaces alone. These calls were tested with PyTorch 2.11 and Triton 3.6 on a GPU,
 and with PyTorch 2.13 on a CPU. Each has a fallback for versions without it: a public call if there is one, else the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,24 @@ def apply_directly(function: type[torch.autograd.Function]) -> Callable[..., Any
     """`function.apply` without its search for transformations of `torch.func`, for callers that exclude them."""
     found: Callable[..., Any] = getattr(super(torch.autograd.Function, function), "apply", function.apply)
     return found
+
+
+HAS_WIDE_PRODUCTS = hasattr(torch.ops.aten.addmm, "dtype_out")
+"""Whether PyTorch multiplies 16-bit matrices into float32 on a GPU: from 2.8 on."""
+
+
+def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the product of 16-bit matrices to a float32 matrix without rounding it."""
+    if HAS_WIDE_PRODUCTS and total.is_cuda:
+        torch.ops.aten.addmm.dtype_out(total, left, right, torch.float32, out=total)
+    else:
+        total.addmm_(left.to(total.dtype), right.to(total.dtype))
+
+
+def argument_names(kernel: Any) -> list[str]:
+    """The names of the arguments of a Triton kernel, in their order."""
+    names = getattr(kernel, "arg_names", None)
+    return list(inspect.signature(kernel.fn).parameters) if names is None else names
 
 
 @functools.cache
