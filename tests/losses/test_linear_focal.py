@@ -1,5 +1,8 @@
 """Linear focal loss against focal loss of the logits in float64, and its errors."""
 
+import types
+from typing import Any
+
 import pytest
 import torch
 from linear_cases import FEW_BYTES, MARKS, assert_equals, assert_exact, draw, exact, here
@@ -7,7 +10,8 @@ from torch import Tensor
 
 from refocal.losses import FLSD53, FocalLoss, LinearFocalLoss, Scheduled, focal_loss, linear_focal_loss
 from refocal.losses.gpu import linear as kernels
-from refocal.losses.gpu.launch import INTERPRETED
+from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED
+from refocal.losses.linear import operator
 from refocal.losses.settings import Settings
 
 pytestmark = MARKS
@@ -239,6 +243,27 @@ def test_clear_errors(change: dict[str, object], error: type[Exception], message
         pytest.skip("on a GPU the loss of a class that does not exist is NaN")
     with pytest.raises(error, match=message):
         linear_focal_loss(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("smoothing", "dtype"), [(0.1, torch.float32), (0.0, torch.float64)])
+def test_classes_are_checked_wherever_no_kernel_runs(
+    smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, head, _, target = draw(6, 5, 21, dtype)
+    target[:2] = torch.tensor([-100, 21])
+    with pytest.raises(IndexError, match=r"target must lie in \[0, 21\), got 21"):
+        linear_focal_loss(hidden, head, target, gamma=2.0, label_smoothing=smoothing)
+    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=dtype)
+    for capturing in (False, True):
+        monkeypatch.setattr(operator, "is_capturing", lambda capturing=capturing: capturing)
+        assert operator._must_check_range(on_gpu, Settings(2.0, None, -100, smoothing, False)) is not capturing
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+def test_classes_are_not_checked_where_a_kernel_runs() -> None:
+    """It would make the host wait for the GPU."""
+    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
+    assert not operator._must_check_range(on_gpu, Settings(2.0, None, -100, 0.0, False))
 
 
 def test_policies_by_sample_are_refused() -> None:
