@@ -21,7 +21,7 @@ suite test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # tests of GPU kernels, which Triton's interpreter runs here
 INTERPRETED := $(addprefix tests/losses/test_,kernels.py kernel_layouts.py kernel_dispatch.py sigmoid_kernel.py \
-	like_cross_entropy.py linear_focal.py linear_posterior.py) \
+	like_cross_entropy.py linear_focal.py linear_machinery.py linear_posterior.py) \
 	lab/tests/train/test_convolution.py lab/tests/train/test_normalization.py lab/tests/train/test_depthwise.py
 
 test: lint types suite

@@ -77,6 +77,9 @@ Namespace = Any  # the functions of an array library, by the names of the array 
 # core. A larger block costs memory traffic; a smaller one costs Python overhead.
 _BLOCK_ELEMENTS = 1 << 15
 
+# Private calls of PyTorch stand here too, because this file must not import `refocal.losses.internals` and so PyTorch.
+# No public call tells whether a tensor is inside a `torch.func` transformation or a dispatch mode.
+
 
 def namespace(array: object) -> Namespace:
     """Return the array API namespace of an array; raise TypeError for anything else."""

@@ -1,4 +1,4 @@
-"""Where PyTorch itself depends on how Python was started."""
+"""Where PyTorch depends on how Python was started, and the devices that tests run on."""
 
 from __future__ import annotations
 
@@ -37,3 +37,10 @@ def pytest_sessionfinish():
     """End the processes in which PyTorch's compiler compiles kernels; it would end them only after the run."""
     if async_compile := sys.modules.get("torch._inductor.async_compile"):
         async_compile.shutdown_compile_workers()
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def each_device(request):
+    """Make all tensors of a test on one device: main memory, then a GPU."""
+    with importlib.import_module("torch").device(request.param):
+        yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,14 +18,10 @@ from refocal.calibrators import FocalPosterior, FocalTemperatureScaling, Tempera
 from refocal.language_models import TokenCalibration, TokenReport
 from refocal.losses import FLSD53, LinearFocalLoss, NoPosteriorError
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # from NumPy in Triton's interpreter
-
-
-@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def _device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make all tensors of a test on one device."""
-    with torch.device(request.param):
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("each_device"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # from NumPy in Triton's interpreter
+]
 
 
 class Batch(NamedTuple):

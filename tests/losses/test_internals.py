@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import types
 from pathlib import Path
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.autograd import forward_ad  # noqa: E402
 
+from refocal import _arrays  # noqa: E402
 from refocal.losses import focal, internals  # noqa: E402
 
 ROOM = Path(focal.__file__).parent
@@ -38,10 +40,49 @@ def bare(monkeypatch):
     return module
 
 
+PRIVATE = re.compile(
+    r"""torch\b["\]]*(\.\w+)*\._[a-zA-Z]  # a private name below torch, or below sys.modules["torch"]
+    | \bforward_ad\._ | torch\.ops\.(?!refocal)  # operators are not part of the public interface
+    | super\(torch\.autograd\.Function
+    | \.(arg_names|packed_metadata|launch_pdl|cache_key|params)\b  # of Triton's kernels
+    """,
+    re.VERBOSE,
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._C._functorch.get_unwrapped(array)",
+        'sys.modules["torch"]._C._len_torch_dispatch_stack()',
+        "torch.ops.aten.addmm.dtype_out(total, left, right)",
+        "self._kernel.arg_names[3:]",
+        "forward_ad._current_level",
+        "torch.autograd.function._SingleLevelFunction",
+    ],
+)
+def test_private_calls_are_recognized(line):
+    assert PRIVATE.search(line)
+
+
 def test_private_calls_stand_in_one_file():
-    marks = ("torch._C", "forward_ad._", "packed_metadata", "super(torch.autograd.Function")
-    found = {path.name for path in ROOM.rglob("*.py") if any(mark in path.read_text("utf-8") for mark in marks)}
-    assert found == {"internals.py"}
+    """And in one that must not import PyTorch."""
+    paths = [*ROOM.rglob("*.py"), Path(_arrays.__file__)]
+    found = {path.name for path in paths if PRIVATE.search(path.read_text("utf-8"))}
+    assert found == {"internals.py", "_arrays.py"}
+
+
+def test_wide_products_are_not_rounded():
+    left, right, total = torch.randn(3, 4).bfloat16(), torch.randn(4, 2).bfloat16(), torch.ones(3, 2)
+    internals.add_wide_product(total, left, right)
+    torch.testing.assert_close(total, 1 + left.float() @ right.float())
+
+
+def test_argument_names_of_a_kernel():
+    def kernel(first, second): ...
+
+    assert internals.argument_names(types.SimpleNamespace(arg_names=["first", "second"])) == ["first", "second"]
+    assert internals.argument_names(types.SimpleNamespace(fn=kernel)) == ["first", "second"]
 
 
 def test_unknown_modes_are_left_to_the_plain_formulas(bare, monkeypatch):
@@ -93,18 +134,19 @@ def test_function_is_applied_directly():
     assert internals.apply_directly(Same)(torch.ones(2)).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("version", [(3, 5), (3, 9), (0, 0)])
+@pytest.mark.parametrize("version", [(3, 5), (3, 7), (0, 0)])
 def test_other_versions_of_triton_launch_by_themselves(version, monkeypatch):
     monkeypatch.setattr(internals, "_triton_version", lambda: version)
     assert internals.find_launcher(object(), 1) is None
 
 
-@pytest.mark.parametrize(("version", "direct"), [((3, 6), True), ((3, 7), False)])
-def test_arguments_of_the_launch(version, direct, monkeypatch):
+@pytest.mark.parametrize("scratch", [0, 64])
+def test_arguments_of_the_launch(scratch, monkeypatch):
+    """A kernel without scratch memory skips the function that would allocate it."""
     calls = []
 
     class Run:
-        global_scratch_size = profile_scratch_size = 0
+        global_scratch_size, profile_scratch_size = scratch, 0
         launch_cooperative_grid, launch_pdl = False, False
 
         def __call__(self, *arguments):
@@ -114,8 +156,8 @@ def test_arguments_of_the_launch(version, direct, monkeypatch):
             calls.append(("launch", arguments))
 
     compiled = types.SimpleNamespace(run=Run(), function="f", packed_metadata="m")
-    monkeypatch.setattr(internals, "_triton_version", lambda: version)
+    monkeypatch.setattr(internals, "_triton_version", lambda: (3, 6))
     internals.find_launcher(compiled, 5)(7)(100, 2.0)
-    options = (False, False, None, None) if direct else ()
+    options = () if scratch else (False, False, None, None)
     expected = (5, 1, 1, 7, "f", *options, "m", None, None, None, 100, 2.0)
-    assert calls == [("launch" if direct else "run", expected)]
+    assert calls == [("run" if scratch else "launch", expected)]

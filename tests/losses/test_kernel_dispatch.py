@@ -14,10 +14,40 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
+from refocal.losses.gpu.spec import FocalSpec  # noqa: E402
 from refocal.losses.policies import fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 
 pytestmark = MARKS
+
+
+def test_a_plan_is_asked_for_by_the_fields_of_a_spec(monkeypatch):
+    """They are positional, so their order must be that of `FocalSpec`."""
+    asked = []
+    monkeypatch.setattr(dispatch, "plan_focal_loss", lambda *fields: asked.append(fields))
+    logits, _, soft = batch(6, 5, dtype=torch.bfloat16)
+    logits, soft, weight = logits.t().contiguous().t().requires_grad_(), soft[:4], torch.ones(3, device=DEVICE)
+    assert dispatch.focal_loss(logits, soft, 1.5, weight, -7, 0.25, True, "sum") is None
+    (fields,) = asked
+    assert dict(zip(FocalSpec._fields, fields, strict=False)) == {
+        "shape": (6, 5),
+        "strides": (1, 6),
+        "dtype": torch.bfloat16,
+        "device": logits.device,
+        "target_shape": (4, 5),
+        "target_strides": (5, 1),
+        "target_dtype": torch.float32,
+        "weight_shape": (3,),
+        "weight_dtype": torch.float32,
+        "gamma": 1.5,
+        "ignore_index": -7,
+        "label_smoothing": 0.25,
+        "detached": True,
+        "reduction": "sum",
+        "autocast": False,
+        "differentiable": True,
+    }
+    assert FocalSpec._fields[len(fields) :] == ("incoming",)
 
 
 def test_what_cross_entropy_refuses_or_finds_empty():

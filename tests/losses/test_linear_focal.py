@@ -1,71 +1,20 @@
-"""Linear focal loss against focal loss of the logits in float64, and its place in PyTorch's machinery."""
+"""Linear focal loss against focal loss of the logits in float64, and its errors."""
 
-import copy
-import itertools
-import subprocess
-import sys
-from collections.abc import Iterator
+import types
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from linear_cases import FEW_BYTES, MARKS, assert_equals, assert_exact, draw, exact, here
+from torch import Tensor
 
 from refocal.losses import FLSD53, FocalLoss, LinearFocalLoss, Scheduled, focal_loss, linear_focal_loss
-from refocal.losses.gpu.launch import INTERPRETED
-from refocal.losses.linear import chunks, operator
+from refocal.losses.gpu import linear as kernels
+from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED
+from refocal.losses.linear import operator
+from refocal.losses.settings import Settings
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from NumPy in Triton's interpreter
-
-
-@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def _device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make all tensors of a test on one device."""
-    with torch.device(request.param):
-        yield
-
-
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-FEW_BYTES = 4_000  # a few rows per chunk
-
-
-def draw(
-    rows: int, width: int, classes: int, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    generator = torch.Generator("cpu").manual_seed(rows + classes)
-    options = {"generator": generator, "device": "cpu"}
-    inputs = [torch.randn(shape, **options).mul_(2) for shape in ((rows, width), (classes, width), (classes,))]
-    target = torch.randint(classes, (rows,), **options).to(here())
-    return *(each.to(here(), dtype).requires_grad_() for each in inputs), target  # type: ignore[return-value]
-
-
-def here() -> torch.device:
-    return torch.get_default_device()
-
-
-def exact(criterion: LinearFocalLoss, inputs: tuple[Tensor, ...], target: Tensor, incoming: Tensor) -> list[Tensor]:
-    """Loss and gradients of the logits' focal loss in float64."""
-    hidden, head, *bias = (each.detach().double().requires_grad_() for each in inputs)
-    logits = hidden @ head.t() + (bias[0] if bias else 0)
-    softcap = criterion.layer_settings.softcap
-    logits = softcap * torch.tanh(logits / softcap) if softcap else logits
-    loss = copy.deepcopy(criterion.focal).double()(logits, target)
-    return [loss, *torch.autograd.grad(loss, [hidden, head, *bias], incoming.double())]
-
-
-def assert_equals(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for value, right in zip(found, expected, strict=True):
-        assert value.shape == right.shape
-        assert torch.linalg.norm(value.double() - right) <= tolerance * torch.linalg.norm(right) + 1e-14
-
-
-def assert_exact(criterion: LinearFocalLoss, inputs: tuple[Tensor, ...], target: Tensor, **tolerance: float) -> None:
-    loss = criterion(*inputs[:2], target, *inputs[2:])
-    incoming = torch.linspace(0.7, 1.5, loss.numel(), dtype=loss.dtype).reshape(loss.shape)
-    found = [loss, *torch.autograd.grad(loss, inputs, incoming)]
-    assert [each.dtype for each in found[1:]] == [each.dtype for each in inputs]
-    expected = exact(criterion, inputs, target, incoming)
-    assert_equals(found, expected, tolerance.get("tolerance", TOLERANCE[inputs[0].dtype]))
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 5.0])
@@ -211,197 +160,43 @@ def test_any_shape_of_hidden_states() -> None:
     torch.testing.assert_close(one, losses[0, 0, 0])
 
 
-@pytest.mark.parametrize("frozen", [(), (0,), (1,), (2,), (0, 2), (1, 2)])
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_only_wanted_gradients_are_computed(
-    frozen: tuple[int, ...], reduction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    *inputs, target = draw(30, 5, 21)
-    for index in frozen:
-        inputs[index].requires_grad_(False)
-    products = count_calls(monkeypatch)
-    loss = LinearFocalLoss(2.0, reduction=reduction, chunk_bytes=1_000_000)(*inputs[:2], target, inputs[2])  # type: ignore[arg-type]
-    loss.sum().backward()
-    again = 1 + (reduction == "none")  # the backward pass computes the logits a second time
-    assert products == {
-        "compute_logits": again,
-        "multiply_by_head": 0 not in frozen,
-        "add_head_gradient": 1 not in frozen,
-    }
-    assert [each.grad is None for each in inputs] == [index in frozen for index in range(3)]
+@pytest.mark.parametrize("classes", [8_192, 9_001])  # two blocks of a kernel, without and with a tail
+@pytest.mark.parametrize(
+    ("gamma", "reduction", "softcap"), [(2.0, "none", None), (0.5, "mean", 5.0), (2.0, "sum", None)]
+)
+def test_more_classes_than_a_block(gamma: float, reduction: str, softcap: float | None, classes: int) -> None:
+    """Targets stand at both ends of each block, and every block has a share in each loss."""
+    *inputs, target = draw(6, 3, classes)
+    target[:] = torch.tensor([0, 4_095, 4_096, 8_191, 5_000, classes - 1])
+    inputs = [(each / 2).detach().requires_grad_() for each in inputs]
+    criterion = LinearFocalLoss(gamma, reduction=reduction, softcap=softcap)  # type: ignore[arg-type]
+    assert_exact(criterion, tuple(inputs), target, tolerance=2e-5)  # products in float32 have errors of this size
 
 
-def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often each matrix product is computed from now on."""
-    counts = dict.fromkeys(("compute_logits", "multiply_by_head", "add_head_gradient"), 0)
-
-    def counted(name: str) -> None:
-        function = getattr(operator, name)
-
-        def call(*args: object, **options: object) -> object:
-            counts[name] += 1
-            return function(*args, **options)
-
-        monkeypatch.setattr(operator, name, call)
-
-    for name in counts:
-        counted(name)
-    return counts
-
-
-def test_evaluation_needs_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, head, bias, target = draw(30, 5, 21)
-    products = count_calls(monkeypatch)
-    with torch.no_grad():
-        LinearFocalLoss(2.0)(hidden, head, target, bias)
-    assert products == {"compute_logits": 1, "multiply_by_head": 0, "add_head_gradient": 0}
-
-
-def test_gradients_add_up_and_may_be_taken_twice() -> None:
-    hidden, head, _, target = draw(30, 5, 21)
-    criterion = LinearFocalLoss(2.0)
-    loss = criterion(hidden, head, target)
-    first = torch.autograd.grad(3 * loss, [hidden, head], retain_graph=True)
-    second = torch.autograd.grad(loss, [hidden, head])
-    torch.testing.assert_close([each / 3 for each in first], list(second))
-    for part in (slice(0, 10), slice(10, 30)):
-        (criterion(hidden[part], head, target[part]) * len(target[part]) / 30).backward()
-    torch.testing.assert_close(head.grad, second[1])
-
-
-def test_tied_embeddings() -> None:
-    _, head, _, target = draw(30, 5, 21)
-    tokens = torch.arange(30) % 21
-    LinearFocalLoss(2.0)(torch.nn.functional.embedding(tokens, head), head, target).backward()
-    found, head.grad = head.grad, None
-    FocalLoss(2.0)(torch.nn.functional.embedding(tokens, head) @ head.t(), target).backward()
-    torch.testing.assert_close(found, head.grad)
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing(reentrant: bool) -> None:
-    hidden, head, _, target = draw(30, 5, 21)
-    criterion = LinearFocalLoss(2.0)
-    checkpoint(lambda: criterion(1 * hidden, head, target), use_reentrant=False).backward() if not reentrant else (
-        checkpoint(criterion, hidden, head, target, use_reentrant=True).backward()
-    )
-    found, hidden.grad = hidden.grad, None
-    criterion(hidden, head, target).backward()
-    torch.testing.assert_close(found, hidden.grad)
+@pytest.mark.kernels
+@pytest.mark.parametrize("classes", [8_192, 9_001])
+def test_a_kernel_clears_ignored_rows(classes: int) -> None:
+    """A captured graph cannot leave them out. They may hold NaN."""
+    logits, settings = torch.full((2, classes), torch.nan), Settings(2.0, None, -100, 0.0, False)
+    logits[1] = 0
+    if not kernels.supports(logits, settings):
+        pytest.skip("main memory, on a machine with a GPU")
+    target, scale = torch.tensor([-100, 7]), torch.ones(())
+    losses = kernels.consume_logits(logits, target, settings, softcap=0.0, scale=scale, gradient=True)
+    assert losses[0] == 0
+    assert not logits[0].any()
+    assert logits[1].all()
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_autocast_multiplies_in_its_type_and_keeps_float32_gradients(reduction: str) -> None:
-    hidden, head, bias, target = draw(40, 6, 33)
-    criterion = LinearFocalLoss(2.0, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
-    with torch.autocast(here().type, torch.bfloat16):
-        loss = criterion(hidden, head, target, bias)
-    found = [loss, *torch.autograd.grad(loss.sum(), [hidden, head, bias])]
-    assert all(each.dtype == torch.float32 for each in found)
-    rounded = tuple(each.detach().bfloat16().float().requires_grad_() for each in (hidden, head, bias))
-    assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), 2e-2)
-
-
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-@pytest.mark.skipif(INTERPRETED, reason="torch.compile runs no interpreted kernels")
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch's compiler does that itself
-def test_compiles_without_a_break(reduction: str) -> None:
-    hidden, head, bias, target = draw(30, 5, 21)
-    target[3] = -100
-    criterion = LinearFocalLoss(2.0, reduction=reduction)  # type: ignore[arg-type]
-
-    @torch.compile(fullgraph=True, backend="aot_eager")
-    def step(hidden: Tensor, head: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-        return criterion(torch.tanh(hidden), head, target, bias).sum()
-
-    step(hidden, head, bias, target).backward()
-    found = [each.grad for each in (hidden, head, bias)]
-    for each in (hidden, head, bias):
-        each.grad = None
-    criterion(torch.tanh(hidden), head, target, bias).sum().backward()
-    torch.testing.assert_close(found, [each.grad for each in (hidden, head, bias)])
-
-
-def test_the_operator_is_registered_correctly() -> None:
-    hidden, head, bias, target = (each.detach() for each in draw(30, 5, 21))
-    scale, dtype = torch.tensor(0.5), torch.float32
-    for wanted in ([True, True, True], [False, True, False]):
-        arguments = (
-            hidden,
-            head,
-            target,
-            bias,
-            None,
-            None,
-            scale,
-            2.0,
-            -100,
-            0.0,
-            0.0,
-            False,
-            4_000,
-            dtype,
-            dtype,
-            wanted,
-        )
-        torch.library.opcheck(operator.linear_focal, arguments)
-
-
-def test_second_derivatives_and_transformations_raise() -> None:
-    hidden, head, _, target = draw(6, 5, 21)
-    (gradient,) = torch.autograd.grad(LinearFocalLoss(2.0)(hidden, head, target), hidden, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"no second derivatives: use focal_loss\(hidden @ head\.T"):
-        gradient.sum().backward()
-    bias = torch.zeros(21, requires_grad=True)
-    loss = LinearFocalLoss(2.0)(hidden.detach(), head.detach(), target, bias)
-    (gradient,) = torch.autograd.grad(loss, bias, create_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        (gradient.square().sum() + bias.square().sum()).backward()
-    with pytest.raises(RuntimeError, match=r"torch\.func.*focal_loss\(hidden @ head\.T"):
-        torch.func.grad(lambda x: LinearFocalLoss(2.0)(x, head, target))(hidden)
-
-
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_many_classes(reduction: str) -> None:
-    """On a GPU, the product with the head is divided into parts."""
+@pytest.mark.parametrize("classes", [40_003, 70_001])
+def test_many_classes(classes: int, reduction: str) -> None:
+    """On a GPU, the product with the head is divided. Above 65,536 classes, kernels read larger blocks."""
     if here().type == "cpu":
         pytest.skip("needs a GPU")
-    *inputs, target = draw(300, 64, 40_003, torch.bfloat16)
+    *inputs, target = draw(300, 64, classes, torch.bfloat16)
     inputs = [(each / 8).detach().requires_grad_() for each in inputs]
     assert_exact(LinearFocalLoss(2.0, reduction=reduction), tuple(inputs), target)  # type: ignore[arg-type]
-
-
-def test_chunks_keep_to_their_memory() -> None:
-    for rows, classes, limit in itertools.product((1, 300, 8_192), (2, 50_257, 256_000), (1, 1 << 20, 1 << 29)):
-        step = chunks.rows_per_chunk(rows, classes, torch.bfloat16, limit)
-        assert 1 <= step <= max(rows, 256)
-        assert step == 1 or step >= rows or step * chunks.row_stride(classes) * 2 <= limit
-    assert chunks.rows_per_chunk(8_192, 31_000, torch.bfloat16, 65_700_000) == 1_024
-
-
-MEMORY = """
-import resource, sys, torch
-from refocal.losses import LinearFocalLoss
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-hidden, head = torch.randn(1_000, 8, requires_grad=True), torch.randn(50_000, 8, requires_grad=True)
-target = torch.randint(50_000, (1_000,))
-criterion = LinearFocalLoss(2.0, chunk_bytes=8_000_000)
-criterion(hidden[:3], head, target[:3]).backward()
-before = peak()
-criterion(hidden, head, target).backward()
-criterion.posterior(hidden, head, top=3)
-criterion.log_posterior(hidden, head, target)
-print(peak() - before)
-"""
-
-
-@pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
-def test_logits_are_never_all_in_memory() -> None:
-    if here().type == "cuda":
-        pytest.skip("measures main memory")
-    launcher = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
-    done = subprocess.run([sys.executable, "-S", "-c", launcher, MEMORY], check=True, capture_output=True, text=True)
-    assert int(done.stdout) < 60e6  # the logits would take 200 MB
 
 
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
@@ -414,41 +209,6 @@ def test_float32_sums_of_16_bit_gradients_are_more_accurate() -> None:
         _, _, right = exact(criterion, tuple(inputs[:2]), target, torch.ones(()))
         errors.append(torch.linalg.norm(found - right) / torch.linalg.norm(right))
     assert errors[1] < errors[0] / 2
-
-
-class _TinyLanguageModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.mix = nn.Embedding(31, 16), nn.GRU(16, 16, batch_first=True)
-        self.head = nn.Linear(16, 31)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.mix(self.embedding(tokens))[0]
-
-
-@pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
-def test_a_language_model_learns_as_with_focal_loss_of_the_logits() -> None:
-    torch.manual_seed(1)
-    tokens = torch.randint(31, (8, 13))
-    curves = []
-    for criterion in (FocalLoss(2.0), LinearFocalLoss(2.0, chunk_bytes=FEW_BYTES)):
-        torch.manual_seed(0)
-        model = _TinyLanguageModel()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        curve = []
-        for _ in range(30):
-            hidden, target = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
-            if isinstance(criterion, FocalLoss):
-                loss = criterion(model.head(hidden), target)
-            else:
-                loss = criterion(hidden, model.head.weight, target, model.head.bias)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            curve.append(loss.item())
-        curves.append(curve)
-    assert curves[0][-1] < curves[0][0] / 2
-    torch.testing.assert_close(*map(torch.tensor, curves), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -483,6 +243,27 @@ def test_clear_errors(change: dict[str, object], error: type[Exception], message
         pytest.skip("on a GPU the loss of a class that does not exist is NaN")
     with pytest.raises(error, match=message):
         linear_focal_loss(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("smoothing", "dtype"), [(0.1, torch.float32), (0.0, torch.float64)])
+def test_classes_are_checked_wherever_no_kernel_runs(
+    smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, head, _, target = draw(6, 5, 21, dtype)
+    target[:2] = torch.tensor([-100, 21])
+    with pytest.raises(IndexError, match=r"target must lie in \[0, 21\), got 21"):
+        linear_focal_loss(hidden, head, target, gamma=2.0, label_smoothing=smoothing)
+    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=dtype)
+    for capturing in (False, True):
+        monkeypatch.setattr(operator, "is_capturing", lambda capturing=capturing: capturing)
+        assert operator._must_check_range(on_gpu, Settings(2.0, None, -100, smoothing, False)) is not capturing
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+def test_classes_are_not_checked_where_a_kernel_runs() -> None:
+    """It would make the host wait for the GPU."""
+    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
+    assert not operator._must_check_range(on_gpu, Settings(2.0, None, -100, 0.0, False))
 
 
 def test_policies_by_sample_are_refused() -> None:

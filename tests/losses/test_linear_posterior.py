@@ -1,23 +1,16 @@
 """Posteriors from hidden states against the posterior map of the logits in float64."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
+from linear_cases import MARKS
 from torch import Tensor
 
 from refocal import posterior_from_logits
 from refocal.losses import FLSD53, LinearFocalLoss, NoPosteriorError
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # from NumPy in Triton's interpreter
-
-
-@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def _device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make all tensors of a test on one device."""
-    with torch.device(request.param):
-        yield
+pytestmark = MARKS
 
 
 def draw(rows: int, width: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,6 +60,55 @@ def test_the_largest_posteriors(criterion: LinearFocalLoss) -> None:
         assert probs.shape == classes.shape == (3, 11, top)
         torch.testing.assert_close(probs.double().reshape(33, top), expected.values, rtol=3e-5, atol=1e-7)
         assert torch.equal(classes.reshape(33, top), expected.indices)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("softcap", [None, 4.0])
+def test_several_classes_share_the_top_score(gamma: float, softcap: float | None) -> None:
+    head = torch.tensor([[1.0], [1.0], [0.0], [-1.0], [1.0]])
+    hidden = torch.tensor([[1.0], [2.0], [-1.0], [10.0]])
+    criterion = LinearFocalLoss(gamma, softcap=softcap)
+    log_probs = exact(criterion, hidden, head)
+    for label in range(5):
+        found = criterion.log_posterior(hidden, head, torch.full((4,), label))
+        torch.testing.assert_close(found.double(), log_probs[:, label], rtol=1e-5, atol=1e-6)
+    probs = criterion.posterior(hidden, head, top=5).probs
+    torch.testing.assert_close(probs.double(), log_probs.exp().topk(5).values, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("softcap", [4.0, 30.0, 50.0])
+@pytest.mark.parametrize("distance", [8, 12, 20])
+def test_bounded_scores_next_to_certainty(softcap: float, distance: float) -> None:
+    """The top class has almost all mass, so that the rounding of its score must not matter."""
+    top = torch.linspace(0.6, 0.9, 100)[:, None] * softcap
+    scores = torch.cat([top, top - distance, top - distance - 1], dim=1)
+    criterion = LinearFocalLoss(2.0, softcap=softcap)
+    log_probs = exact(criterion, scores, torch.eye(3))
+    for label in range(3):
+        found = criterion.log_posterior(scores, torch.eye(3), torch.full((100,), label))
+        torch.testing.assert_close(found.double(), log_probs[:, label], rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [  # a kernel reads blocks of 4,096 classes, and above 65,536 classes blocks of 16,384
+        8_192,
+        9_001,
+        pytest.param(70_001, marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize("softcap", [None, 4.0])
+def test_more_classes_than_a_block(softcap: float | None, classes: int) -> None:
+    """The top score of each row stands in two blocks."""
+    hidden, head, bias = draw(4, 6, classes)
+    top = (hidden @ head.t() + bias).argmax(dim=1)
+    for layer in (head, bias):
+        layer[(top + 5_000) % classes] = layer[top]
+    criterion = LinearFocalLoss(2.0, softcap=softcap)
+    log_probs = exact(criterion, hidden, head, bias)
+    for target in (torch.arange(4), top, torch.arange(4) + classes - 4):
+        found = criterion.log_posterior(hidden, head, target, bias)
+        torch.testing.assert_close(found.double(), log_probs.gather(1, target[:, None])[:, 0], rtol=2e-5, atol=2e-5)
 
 
 def test_scores_far_apart_and_ties() -> None:

@@ -147,6 +147,14 @@ def test_bad_settings():
         L.MMCELoss(1.0, reduction="none")
     with pytest.raises(ValueError, match="logits and target must have the same shape"):
         L.sigmoid_focal_loss(torch.zeros(3), torch.zeros(2))
+    for reduction in ("none", "mean", "sum"):
+        criterion = L.SigmoidFocalLoss([2.0, 1.0], reduction=reduction)
+        with pytest.raises(TypeError, match=r"logits must have a floating-point dtype, got torch\.int64"):
+            criterion(torch.zeros(3, 2).long(), torch.zeros(3, 2))
+        with pytest.raises(ValueError, match=r"the same shape, got \(3, 2\) and \(2,\)"):
+            criterion(torch.zeros(3, 2), torch.zeros(2))
+        with pytest.raises(ValueError, match="one value for each of 3 classes, got 2 values"):
+            criterion(torch.zeros(2, 3), torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("number", [torch.tensor(0.5), np.array(0.5), np.float32(0.5)], ids=lambda n: type(n).__name__)

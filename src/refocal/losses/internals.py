@@ -1,4 +1,4 @@
-"""Every private call of PyTorch and Triton that the losses make.
+"""Every private call of PyTorch and Triton that the losses make, except for those in `refocal._arrays`.
 
 The rest of the losses uses public interfaces alone. These calls were tested with PyTorch 2.11 and Triton 3.6 on a GPU,
 and with PyTorch 2.13 on a CPU. Each has a fallback for versions without it: a public call if there is one, else the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-# `compiled.run` takes these arguments in these versions; those of others are not known.
-_KNOWN_TRITON = ((3, 6), (3, 7))
+_KNOWN_TRITON = (3, 6)  # the version whose `compiled.run` was tested on a GPU; its arguments change between versions
 
 
 def _private(name: str, fallback: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,6 +75,24 @@ def apply_directly(function: type[torch.autograd.Function]) -> Callable[..., Any
     return found
 
 
+HAS_WIDE_PRODUCTS = hasattr(torch.ops.aten.addmm, "dtype_out")
+"""Whether PyTorch multiplies 16-bit matrices into float32 on a GPU: from 2.8 on."""
+
+
+def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the product of 16-bit matrices to a float32 matrix without rounding it."""
+    if HAS_WIDE_PRODUCTS and total.is_cuda:
+        torch.ops.aten.addmm.dtype_out(total, left, right, torch.float32, out=total)
+    else:
+        total.addmm_(left.to(total.dtype), right.to(total.dtype))
+
+
+def argument_names(kernel: Any) -> list[str]:
+    """The names of the arguments of a Triton kernel, in their order."""
+    names = getattr(kernel, "arg_names", None)
+    return list(inspect.signature(kernel.fn).parameters) if names is None else names
+
+
 @functools.cache
 def _triton_version() -> tuple[int, int]:
     import triton
@@ -84,15 +102,15 @@ def _triton_version() -> tuple[int, int]:
 
 
 def find_launcher(compiled: Any, programs: int) -> Callable[[int], Callable[..., None]] | None:
-    """From a stream to the function that launches a compiled kernel on it; None for unknown versions of Triton.
+    """From a stream to the function that launches a compiled kernel on it; None for untested versions of Triton.
 
     That function takes addresses, numbers, and the values of all constants.
     """
-    if _triton_version() not in _KNOWN_TRITON:
+    if _triton_version() != _KNOWN_TRITON:
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     options: tuple[Any, ...] = ()
-    if _triton_version() == (3, 6) and not run.global_scratch_size and not run.profile_scratch_size:
+    if not run.global_scratch_size and not run.profile_scratch_size:
         # `run` itself would look for scratch memory to allocate.
         run, options = run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None)
 

@@ -12,7 +12,7 @@ from refocal.losses.base import AbstractLoss, length
 from refocal.losses.formulas import sigmoid_focal_elements
 from refocal.losses.gpu import dispatch
 from refocal.losses.posterior_maps import SigmoidMap
-from refocal.losses.rows import at_least_float32, check_tensors, loss_dtype
+from refocal.losses.rows import check_tensors, loss_dtype
 from refocal.losses.settings import Reduction
 
 _GAMMA, _ALPHA = 2.0, 0.25  # the defaults of Lin et al. and of torchvision
@@ -52,19 +52,11 @@ def sigmoid_focal_loss(
     Reference: Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, Eq. 5.
     """
     check_tensors(logits=logits, target=target)
-    if not logits.is_floating_point():
-        msg = f"logits must have a floating-point dtype, got {logits.dtype}"
-        raise TypeError(msg)
-    if target.shape != logits.shape:
-        msg = f"logits and target must have the same shape, got {tuple(logits.shape)} and {tuple(target.shape)}"
-        raise ValueError(msg)
-    classes = logits.shape[-1] if logits.ndim else None
+    classes = _count_classes(logits)
     exponent = _check.gamma(gamma, classes=classes, least=0.0)
     balance = _check.alpha(alpha, classes=classes)
     ignore_index = _check.whole(ignore_index, "ignore_index")
-    if dispatch.supports_sigmoid(logits, target, exponent, balance):
-        return dispatch.sigmoid_focal_loss(logits, target, exponent, balance, ignore_index, reduction="none")
-    return sigmoid_focal_elements(logits, target, exponent, balance, ignore_index).to(loss_dtype(logits))
+    return _reduced_sigmoid_focal_loss(logits, target, exponent, balance, ignore_index, "none")
 
 
 class SigmoidFocalLoss(AbstractLoss):
@@ -95,20 +87,7 @@ class SigmoidFocalLoss(AbstractLoss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; on a GPU in one pass with its gradient."""
         check_tensors(logits=logits, target=target)
-        if (
-            self.reduction != "none"
-            and target.shape == logits.shape
-            and dispatch.supports_sigmoid(logits, target, self.gamma, self.alpha)
-        ):
-            return dispatch.sigmoid_focal_loss(
-                logits, target, self.gamma, self.alpha, self.ignore_index, reduction=self.reduction
-            )
-        settings: dict[str, Any] = {"gamma": self.gamma, "alpha": self.alpha, "ignore_index": self.ignore_index}
-        if self.reduction == "none":
-            return sigmoid_focal_loss(logits, target, **settings)
-        total = sigmoid_focal_loss(at_least_float32(logits), target, **settings).sum()
-        loss = total if self.reduction == "sum" else total / (target != self.ignore_index).sum()
-        return loss.to(loss_dtype(logits))
+        return _reduced_sigmoid_focal_loss(logits, target, self.gamma, self.alpha, self.ignore_index, self.reduction)
 
     @property
     def posterior_map(self) -> nn.Module:
@@ -118,3 +97,35 @@ class SigmoidFocalLoss(AbstractLoss):
     def extra_repr(self) -> str:
         """The settings."""
         return f"gamma={self.gamma}, alpha={self.alpha}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"
+
+
+def _reduced_sigmoid_focal_loss(  # noqa: PLR0917 as `reduced_focal_loss`
+    logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int, reduction: Reduction
+) -> Tensor:
+    """Sigmoid focal loss of two tensors, reduced: the one place where a path to its value is chosen.
+
+    Gamma and alpha are checked: each is a number, or a tuple whose length may not fit the logits; alpha may be None.
+    """
+    # 1. A kernel. This comes before other checks: small batches are host-bound.
+    if target.shape == logits.shape and dispatch.supports_sigmoid(logits, target, gamma, alpha):
+        return dispatch.sigmoid_focal_loss(logits, target, gamma, alpha, ignore_index, reduction=reduction)
+    # 2. Checks of what the kernels leave.
+    if not logits.is_floating_point():
+        msg = f"logits must have a floating-point dtype, got {logits.dtype}"
+        raise TypeError(msg)
+    if target.shape != logits.shape:
+        msg = f"logits and target must have the same shape, got {tuple(logits.shape)} and {tuple(target.shape)}"
+        raise ValueError(msg)
+    classes = _count_classes(logits)
+    gamma, alpha = _check.gamma(gamma, classes=classes, least=0.0), _check.alpha(alpha, classes=classes)
+    # 3. The plain formula, reduced at least in float32.
+    losses = sigmoid_focal_elements(logits, target, gamma, alpha, ignore_index)
+    if reduction != "none":
+        losses = losses.sum()
+    if reduction == "mean":
+        losses = losses / (target != ignore_index).sum()
+    return losses.to(loss_dtype(logits))
+
+
+def _count_classes(logits: Tensor) -> int | None:
+    return logits.shape[-1] if logits.ndim else None

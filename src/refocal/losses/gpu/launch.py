@@ -57,7 +57,7 @@ class Launch:
         numbers, constants = self._numbers, self._constants
         compiled = self._kernel[(self._programs,)](*tensors, *numbers, num_warps=self._warps, **constants)
         if aligned and not INTERPRETED:
-            names = self._kernel.arg_names[len(tensors) + len(numbers) :]
+            names = internals.argument_names(self._kernel)[len(tensors) + len(numbers) :]
             self.tail = (*numbers, *(constants[name] for name in names))
             self._launcher = internals.find_launcher(compiled, self._programs)
 

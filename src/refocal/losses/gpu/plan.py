@@ -60,6 +60,7 @@ class FocalPlan:
     multiply: Launch
 
 
+# The fields are the key of the cache: small batches are host-bound, and making a FocalSpec per call would cost time.
 @functools.lru_cache(maxsize=256)
 def plan_focal_loss(*fields: Any) -> FocalPlan | None:
     """The plan of a `FocalSpec`, given by its fields; None if no kernel supports it."""

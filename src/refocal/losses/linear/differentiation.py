@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from refocal.losses.gpu.linear import scale_gradient
 from refocal.losses.gpu.spec import computes_gradient_at_once
-from refocal.losses.internals import has_storage
+from refocal.losses.internals import has_storage, is_in_forward_mode
 from refocal.losses.linear.operator import linear_focal
 from refocal.losses.settings import Reduction
 
@@ -49,6 +50,8 @@ class LinearInputs(NamedTuple):
 
 def differentiable_loss(inputs: LinearInputs, constants: Constants, call: LinearCall, reduction: Reduction) -> Tensor:
     """Losses (N,), or their sum or mean, differentiable once in hidden states, head and bias."""
+    if is_in_forward_mode():
+        _reject_tangents(inputs)
     wide = torch.promote_types(call.dtype, torch.float32)
     scale = torch.ones((), dtype=wide, device=inputs.hidden.device)
     if reduction == "mean":
@@ -56,6 +59,13 @@ def differentiable_loss(inputs: LinearInputs, constants: Constants, call: Linear
     wanted = torch.is_grad_enabled()
     losses: Tensor = _LinearFocalLoss.apply(*inputs, scale, *constants, call, reduction, wanted)  # type: ignore[no-untyped-call]
     return losses
+
+
+def _reject_tangents(inputs: LinearInputs) -> None:
+    tangents = [forward_ad.unpack_dual(each).tangent for each in inputs if each is not None]  # type: ignore[no-untyped-call]
+    if any(tangent is not None for tangent in tangents):
+        msg = "linear_focal_loss has no derivatives in forward mode: use focal_loss(hidden @ head.T, ...)"
+        raise RuntimeError(msg)
 
 
 def _find_divisor(constants: Constants, ignore_index: int, dtype: torch.dtype) -> Tensor:
@@ -103,16 +113,24 @@ class _LinearFocalLoss(torch.autograd.Function):
                 gradients = [_scale(gradient, incoming) for gradient in gradients]
         if create_graph:
             hidden, head, _, bias, *_ = ctx.saved_tensors
-            gradients = [_OnceDifferentiated.apply(each, hidden, head, bias) for each in gradients]  # type: ignore[no-untyped-call]
+            sources = (incoming, hidden, head, bias)
+            gradients = [_OnceDifferentiated.apply(each, *sources) for each in gradients]  # type: ignore[no-untyped-call]
         found = [each if need else None for each, need in zip(gradients, needed, strict=True)]
         return (*found, *[None] * 7)
 
 
 class _OnceDifferentiated(torch.autograd.Function):
-    """A gradient that depends on hidden states, head and bias, but cannot be differentiated in them."""
+    """A gradient that depends on the incoming one, hidden states, head and bias, but has no derivatives in them."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, hidden: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ARG004
+    def forward(  # noqa: PLR0917 `apply` takes no keyword arguments
+        ctx: Any,  # noqa: ARG004
+        gradient: Tensor,
+        incoming: Tensor,  # noqa: ARG004
+        hidden: Tensor,  # noqa: ARG004
+        head: Tensor,  # noqa: ARG004
+        bias: Tensor | None,  # noqa: ARG004
+    ) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refocal.losses.gpu import linear as kernels
 from refocal.losses.internals import is_capturing
 from refocal.losses.linear.chunks import allocate_logits, rows_per_chunk
 from refocal.losses.linear.products import (
@@ -65,8 +66,6 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
     settings = Settings(gamma if gammas is None else gammas, weight, ignore_index, label_smoothing, detached)
     kept = _find_counted(target, ignore_index)
     rows = len(target) if kept is None else len(kept)
-    if not hidden.is_cuda:  # the kernels give NaN for classes that do not exist
-        check_range(target if kept is None else target[kept], len(head))
     losses, of_hidden, of_head, of_bias = _allocate(hidden, head, target, bias, sum_dtype, dtype, wanted)
     if kept is not None or not rows:
         for result in (losses, of_hidden, of_head):
@@ -76,6 +75,8 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
     weights, offsets = head.to(dtype), None if bias is None else bias.to(dtype)
     step = rows_per_chunk(rows, len(head), dtype, chunk_bytes, beside=bytes_beside(weights) if wanted[0] else 0)
     room = allocate_logits(min(step, rows), len(head), dtype, hidden.device)
+    if _must_check_range(room, settings):
+        check_range(target if kept is None else target[kept], len(head))
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))
         index = chunk if kept is None else kept[chunk]
@@ -121,6 +122,15 @@ def _allocate(  # noqa: PLR0917 the operator's arguments
         head.new_empty(head.shape if wanted[1] else 0, dtype=sum_dtype),
         head.new_empty(len(head) if wanted[2] and bias is not None else 0, dtype=wide),
     )
+
+
+def _must_check_range(logits: Tensor, settings: Settings) -> bool:
+    """Whether classes that do not exist must be found before any work.
+
+    On a GPU, kernels give NaN for them, but an operation of PyTorch would end all work of the process on the device. A
+    graph that is being captured cannot wait for the answer.
+    """
+    return not logits.is_cuda or not (kernels.supports(logits, settings) or is_capturing())
 
 
 def check_range(target: Tensor, classes: int) -> None:

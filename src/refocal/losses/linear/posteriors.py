@@ -15,6 +15,7 @@ from refocal.losses.posterior_maps import FocalMap
 from refocal.maps.posterior import posterior_from_logits
 
 _TEMPORARIES = 40  # the map without a kernel takes about 20 arrays in float32, each twice as large as 16-bit logits
+_CAP_ROUNDING = 8 * torch.finfo(torch.float32).eps  # times the bound: how far two ways to bound a score may differ
 _FAINT = 1e-30  # in float32, masses much below this lose digits or vanish
 
 
@@ -100,10 +101,14 @@ def _log_posterior_of(logits: Tensor, scores: Tensor, classes: Tensor, softcap: 
         blocks = [map_block(logits[block], softcap, psi).gather(1, classes[block]) for block in _blocks(logits)]
         return torch.cat(blocks)
     top, ties, rest, others = kernels.find_normalizers(logits, float(psi.gamma), softcap)
-    result = _log_h(cap(scores.float(), softcap), top, rest, psi.gamma)
-    log_h_top = _log_h(top, top, rest, psi.gamma)
+    beside = rest + (ties - 1)  # the mass of all classes but one of the top
+    scores = cap(scores.float(), softcap)
+    if softcap:  # a kernel rounds otherwise; next to p = 1, a difference in the last digits of the score would be large
+        scores = torch.where(scores > top - _CAP_ROUNDING * softcap, top, scores)
+    result = _log_h(scores, top, beside, psi.gamma)
+    log_h_top = _log_h(top, top, beside, psi.gamma)
     result -= torch.logaddexp(log_h_top + torch.log(ties), torch.log(others))
-    for rows in torch.split((rest < _FAINT)[:, 0].nonzero()[:, 0], _rows_at_once(logits)):
+    for rows in torch.split((beside < _FAINT)[:, 0].nonzero()[:, 0], _rows_at_once(logits)):
         result[rows] = map_block(logits[rows], softcap, psi).gather(1, classes[rows])
     return result
 

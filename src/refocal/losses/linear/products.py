@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from refocal.losses.gpu.launch import multiprocessors
+from refocal.losses.internals import HAS_WIDE_PRODUCTS, add_wide_product
 
 _TILE = (128, 256)  # of the output, which one multiprocessor computes at a time
 _MOST_PARTS = 8
 _SHORTEST_PART = 16_384  # classes
 _PART_STEP = 64  # classes
-_HAS_WIDE_OUTPUT = hasattr(torch.ops.aten.addmm, "dtype_out")  # float32 sums of 16-bit products, from PyTorch 2.8 on
 
 
 def compute_logits(hidden: Tensor, head: Tensor, bias: Tensor | None, *, out: Tensor) -> Tensor:
@@ -46,12 +46,12 @@ def multiply_by_head(gradient: Tensor, head: Tensor, *, out: Tensor, room: int) 
     left = gradient[:, :end].view(len(gradient), parts, part).transpose(0, 1)
     sums = torch.bmm(left, head[:end].view(parts, part, -1), torch.float32)
     if end < len(head):
-        _add_wide_product(sums[0], gradient[:, end:], head[end:])
+        add_wide_product(sums[0], gradient[:, end:], head[end:])
     out.copy_(sums.sum(dim=0))  # with `dtype=` or `out=`, parts would be rounded before they are added
 
 
 def _is_divisible(head: Tensor) -> bool:
-    return head.is_cuda and head.itemsize == 2 and len(head) >= 2 * _SHORTEST_PART and _HAS_WIDE_OUTPUT
+    return head.is_cuda and head.itemsize == 2 and len(head) >= 2 * _SHORTEST_PART and HAS_WIDE_PRODUCTS
 
 
 def _count_parts(rows: int, head: Tensor, room: int) -> int:
@@ -81,14 +81,9 @@ def add_head_gradient(total: Tensor, gradient: Tensor, hidden: Tensor, *, first:
         return
     if first:
         total.zero_()
-    if total.is_cuda and _HAS_WIDE_OUTPUT:
-        _add_wide_product(total, transposed, hidden)
+    if total.is_cuda and HAS_WIDE_PRODUCTS:
+        add_wide_product(total, transposed, hidden)
         return
     step = max(1, gradient.numel() // hidden.shape[1])  # a product as large as the gradient in the logits
     for start in range(0, len(total), step):
         total[start : start + step] += transposed[start : start + step] @ hidden
-
-
-def _add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the product of 16-bit matrices to a float32 matrix without rounding it."""
-    torch.ops.aten.addmm.dtype_out(total, left, right, torch.float32, out=total)

@@ -1,0 +1,258 @@
+"""Linear focal loss in PyTorch's machinery: differentiation, autocast, compilation, training, and memory."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from linear_cases import FEW_BYTES, MARKS, assert_equals, draw, exact, here
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
+
+from refocal.losses import FocalLoss, LinearFocalLoss
+from refocal.losses.gpu.launch import INTERPRETED
+from refocal.losses.linear import chunks, operator
+
+pytestmark = MARKS
+
+
+@pytest.mark.parametrize("frozen", [(), (0,), (1,), (2,), (0, 2), (1, 2)])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_only_wanted_gradients_are_computed(
+    frozen: tuple[int, ...], reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *inputs, target = draw(30, 5, 21)
+    for index in frozen:
+        inputs[index].requires_grad_(False)
+    products = count_calls(monkeypatch)
+    loss = LinearFocalLoss(2.0, reduction=reduction, chunk_bytes=1_000_000)(*inputs[:2], target, inputs[2])  # type: ignore[arg-type]
+    loss.sum().backward()
+    again = 1 + (reduction == "none")  # the backward pass computes the logits a second time
+    assert products == {
+        "compute_logits": again,
+        "multiply_by_head": 0 not in frozen,
+        "add_head_gradient": 1 not in frozen,
+    }
+    assert [each.grad is None for each in inputs] == [index in frozen for index in range(3)]
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often each matrix product is computed from now on."""
+    counts = dict.fromkeys(("compute_logits", "multiply_by_head", "add_head_gradient"), 0)
+
+    def counted(name: str) -> None:
+        function = getattr(operator, name)
+
+        def call(*args: object, **options: object) -> object:
+            counts[name] += 1
+            return function(*args, **options)
+
+        monkeypatch.setattr(operator, name, call)
+
+    for name in counts:
+        counted(name)
+    return counts
+
+
+def test_evaluation_needs_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, head, bias, target = draw(30, 5, 21)
+    products = count_calls(monkeypatch)
+    with torch.no_grad():
+        LinearFocalLoss(2.0)(hidden, head, target, bias)
+    assert products == {"compute_logits": 1, "multiply_by_head": 0, "add_head_gradient": 0}
+
+
+def test_gradients_add_up_and_may_be_taken_twice() -> None:
+    hidden, head, _, target = draw(30, 5, 21)
+    criterion = LinearFocalLoss(2.0)
+    loss = criterion(hidden, head, target)
+    first = torch.autograd.grad(3 * loss, [hidden, head], retain_graph=True)
+    second = torch.autograd.grad(loss, [hidden, head])
+    torch.testing.assert_close([each / 3 for each in first], list(second))
+    for part in (slice(0, 10), slice(10, 30)):
+        (criterion(hidden[part], head, target[part]) * len(target[part]) / 30).backward()
+    torch.testing.assert_close(head.grad, second[1])
+
+
+def test_tied_embeddings() -> None:
+    _, head, _, target = draw(30, 5, 21)
+    tokens = torch.arange(30) % 21
+    LinearFocalLoss(2.0)(torch.nn.functional.embedding(tokens, head), head, target).backward()
+    found, head.grad = head.grad, None
+    FocalLoss(2.0)(torch.nn.functional.embedding(tokens, head) @ head.t(), target).backward()
+    torch.testing.assert_close(found, head.grad)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(reentrant: bool) -> None:
+    hidden, head, _, target = draw(30, 5, 21)
+    criterion = LinearFocalLoss(2.0)
+    checkpoint(lambda: criterion(1 * hidden, head, target), use_reentrant=False).backward() if not reentrant else (
+        checkpoint(criterion, hidden, head, target, use_reentrant=True).backward()
+    )
+    found, hidden.grad = hidden.grad, None
+    criterion(hidden, head, target).backward()
+    torch.testing.assert_close(found, hidden.grad)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_autocast_multiplies_in_its_type_and_keeps_float32_gradients(reduction: str) -> None:
+    hidden, head, bias, target = draw(40, 6, 33)
+    criterion = LinearFocalLoss(2.0, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
+    with torch.autocast(here().type, torch.bfloat16):
+        loss = criterion(hidden, head, target, bias)
+    found = [loss, *torch.autograd.grad(loss.sum(), [hidden, head, bias])]
+    assert all(each.dtype == torch.float32 for each in found)
+    rounded = tuple(each.detach().bfloat16().float().requires_grad_() for each in (hidden, head, bias))
+    assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), 2e-2)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.skipif(INTERPRETED, reason="torch.compile runs no interpreted kernels")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch's compiler does that itself
+def test_compiles_without_a_break(reduction: str) -> None:
+    hidden, head, bias, target = draw(30, 5, 21)
+    target[3] = -100
+    criterion = LinearFocalLoss(2.0, reduction=reduction)  # type: ignore[arg-type]
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(hidden: Tensor, head: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+        return criterion(torch.tanh(hidden), head, target, bias).sum()
+
+    step(hidden, head, bias, target).backward()
+    found = [each.grad for each in (hidden, head, bias)]
+    for each in (hidden, head, bias):
+        each.grad = None
+    criterion(torch.tanh(hidden), head, target, bias).sum().backward()
+    torch.testing.assert_close(found, [each.grad for each in (hidden, head, bias)])
+
+
+def test_the_operator_is_registered_correctly() -> None:
+    hidden, head, bias, target = (each.detach() for each in draw(30, 5, 21))
+    scale, dtype = torch.tensor(0.5), torch.float32
+    for wanted in ([True, True, True], [False, True, False]):
+        arguments = (
+            hidden,
+            head,
+            target,
+            bias,
+            None,
+            None,
+            scale,
+            2.0,
+            -100,
+            0.0,
+            0.0,
+            False,
+            4_000,
+            dtype,
+            dtype,
+            wanted,
+        )
+        torch.library.opcheck(operator.linear_focal, arguments)
+
+
+def test_second_derivatives_and_transformations_raise() -> None:
+    hidden, head, _, target = draw(6, 5, 21)
+    (gradient,) = torch.autograd.grad(LinearFocalLoss(2.0)(hidden, head, target), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"no second derivatives: use focal_loss\(hidden @ head\.T"):
+        gradient.sum().backward()
+    bias = torch.zeros(21, requires_grad=True)
+    loss = LinearFocalLoss(2.0)(hidden.detach(), head.detach(), target, bias)
+    (gradient,) = torch.autograd.grad(loss, bias, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        (gradient.square().sum() + bias.square().sum()).backward()
+    with pytest.raises(RuntimeError, match=r"torch\.func.*focal_loss\(hidden @ head\.T"):
+        torch.func.grad(lambda x: LinearFocalLoss(2.0)(x, head, target))(hidden)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_derivatives_of_a_gradient_in_learned_sample_weights_raise(reduction: str) -> None:
+    """The gradient depends on what the losses are multiplied by, even if nothing else is differentiated."""
+    hidden, head, _, target = draw(6, 5, 21)
+    losses = LinearFocalLoss(2.0, reduction=reduction)(hidden, head.detach(), target)  # type: ignore[arg-type]
+    factor = torch.full_like(losses, 2.0, requires_grad=True)
+    (gradient,) = torch.autograd.grad((factor * losses).sum(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"no second derivatives: use focal_loss\(hidden @ head\.T"):
+        torch.autograd.grad(gradient.square().sum() + factor.square().sum(), factor, allow_unused=True)
+    (apart,) = torch.autograd.grad(factor.square().sum(), factor)  # this does not pass through the gradient
+    assert torch.equal(apart, 2 * factor)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_derivatives_in_forward_mode_raise(place: int) -> None:
+    *inputs, target = draw(6, 5, 21)
+    with forward_ad.dual_level():
+        inputs[place] = forward_ad.make_dual(inputs[place], torch.ones_like(inputs[place]))
+        with pytest.raises(RuntimeError, match=r"no derivatives in forward mode: use focal_loss\(hidden @ head\.T"):
+            LinearFocalLoss(2.0)(*inputs[:2], target, inputs[2])
+
+
+def test_chunks_keep_to_their_memory() -> None:
+    for rows, classes, limit in itertools.product((1, 300, 8_192), (2, 50_257, 256_000), (1, 1 << 20, 1 << 29)):
+        step = chunks.rows_per_chunk(rows, classes, torch.bfloat16, limit)
+        assert 1 <= step <= max(rows, 256)
+        assert step == 1 or step >= rows or step * chunks.row_stride(classes) * 2 <= limit
+    assert chunks.rows_per_chunk(8_192, 31_000, torch.bfloat16, 65_700_000) == 1_024
+
+
+MEMORY = """
+import resource, sys, torch
+from refocal.losses import LinearFocalLoss
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+hidden, head = torch.randn(1_000, 8, requires_grad=True), torch.randn(50_000, 8, requires_grad=True)
+target = torch.randint(50_000, (1_000,))
+criterion = LinearFocalLoss(2.0, chunk_bytes=8_000_000)
+criterion(hidden[:3], head, target[:3]).backward()
+before = peak()
+criterion(hidden, head, target).backward()
+criterion.posterior(hidden, head, top=3)
+criterion.log_posterior(hidden, head, target)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
+def test_logits_are_never_all_in_memory() -> None:
+    if here().type == "cuda":
+        pytest.skip("measures main memory")
+    launcher = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    done = subprocess.run([sys.executable, "-S", "-c", launcher, MEMORY], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 60e6  # the logits would take 200 MB
+
+
+class _TinyLanguageModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.mix = nn.Embedding(31, 16), nn.GRU(16, 16, batch_first=True)
+        self.head = nn.Linear(16, 31)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.mix(self.embedding(tokens))[0]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
+def test_a_language_model_learns_as_with_focal_loss_of_the_logits() -> None:
+    torch.manual_seed(1)
+    tokens = torch.randint(31, (8, 13))
+    curves = []
+    for criterion in (FocalLoss(2.0), LinearFocalLoss(2.0, chunk_bytes=FEW_BYTES)):
+        torch.manual_seed(0)
+        model = _TinyLanguageModel()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        curve = []
+        for _ in range(30):
+            hidden, target = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+            if isinstance(criterion, FocalLoss):
+                loss = criterion(model.head(hidden), target)
+            else:
+                loss = criterion(hidden, model.head.weight, target, model.head.bias)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            curve.append(loss.item())
+        curves.append(curve)
+    assert curves[0][-1] < curves[0][0] / 2
+    torch.testing.assert_close(*map(torch.tensor, curves), rtol=1e-4, atol=1e-6)
