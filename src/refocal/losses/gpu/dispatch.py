@@ -18,10 +18,10 @@ from refocal.losses.formulas import focal_rows, sigmoid_focal_elements
 from refocal.losses.gpu import execute
 from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED, on_device_of
 from refocal.losses.gpu.layout import LONGEST_ROW_ON_CHIP
-from refocal.losses.gpu.plan import FocalPlan, plan_focal_loss
-from refocal.losses.gpu.spec import SigmoidSettings, computes_gradient_at_once
+from refocal.losses.gpu.plan import FocalPlan, plan_focal_loss, plan_posterior_map, plan_sigmoid_loss
+from refocal.losses.gpu.spec import PosteriorSpec, SigmoidSettings, SigmoidSpec, computes_gradient_at_once
 from refocal.losses.internals import apply_directly, current_device, has_storage
-from refocal.losses.rows import reduce, to_rows
+from refocal.losses.rows import loss_dtype, reduce, to_rows
 from refocal.losses.settings import Reduction, Settings
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
@@ -115,8 +115,12 @@ def sigmoid_focal_loss(
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
     """Psi^gamma over dimension 1, by the fused kernel."""
+    plan = plan_posterior_map(PosteriorSpec(logits.shape, logits.stride(), logits.dtype, logits.device, gamma))
+    if plan is None:  # rows without gaps have a plan
+        rows = logits.movedim(1, -1).contiguous()
+        return posterior_map(rows.reshape(-1, rows.shape[-1]), gamma).reshape(rows.shape).movedim(-1, 1)
     with on_device_of(logits):
-        return execute.run_posterior_map(logits, gamma)
+        return execute.run_posterior_map(plan, logits)
 
 
 class _FocalLoss(torch.autograd.Function):
@@ -139,8 +143,10 @@ class _FocalLoss(torch.autograd.Function):
         logits, target, weight = ctx.saved_tensors
         spec = plan.spec
         if not by_formula:  # not computed with the loss, or a second pass through the same graph
+            plan = plan_focal_loss(*spec._replace(incoming=1 if spec.reduction != "none" else 2))
+            assert plan is not None, "the loss had a plan"
             gradient = execute.run_focal_gradient(
-                spec, logits, target, weight, incoming=incoming, correction=correction
+                plan, logits, target, weight, incoming=incoming, correction=correction
             )
             return gradient, None
 
@@ -162,13 +168,22 @@ class _SigmoidFocalLoss(torch.autograd.Function):
     def forward(  # noqa: PLR0917 `apply` takes no keyword arguments
         ctx: Any, logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: Reduction, wanted: bool
     ) -> Tensor:
-        at_once = wanted and computes_gradient_at_once(logits.dtype, reduction)
+        spec = SigmoidSpec(
+            logits.numel(),
+            logits.dtype,
+            target.dtype,
+            loss_dtype(logits),
+            logits.device,
+            settings,
+            reduction,
+            loss=True,
+            gradient=wanted and computes_gradient_at_once(logits.dtype, reduction),
+        )
+        plan = plan_sigmoid_loss(spec)
         with on_device_of(logits):
-            loss, ctx.gradient, ctx.correction = execute.run_sigmoid_loss(
-                logits, target, settings, reduction, gradient=at_once
-            )
+            loss, ctx.gradient, ctx.correction = execute.run_sigmoid_loss(plan, logits, target)
         ctx.save_for_backward(logits, target)
-        ctx.settings, ctx.reduction = settings, reduction
+        ctx.spec = spec
         return loss
 
     @staticmethod
@@ -178,19 +193,19 @@ class _SigmoidFocalLoss(torch.autograd.Function):
         if gradient is not None and not by_formula:
             return execute.scale_gradient(gradient, incoming, ctx.correction), None, None, None, None
         logits, target = ctx.saved_tensors
-        settings, reduction = ctx.settings, ctx.reduction
+        spec = ctx.spec
         if not by_formula:
-            gradient = execute.run_sigmoid_gradient(
-                logits, target, settings, reduction, incoming=incoming, correction=ctx.correction
-            )
+            plan = plan_sigmoid_loss(spec._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
+            correction = ctx.correction
+            gradient = execute.run_sigmoid_gradient(plan, logits, target, incoming=incoming, correction=correction)
             return gradient, None, None, None, None
 
         def formula() -> Tensor:
-            losses = sigmoid_focal_elements(logits, target, *settings)
-            if reduction != "none":
+            losses = sigmoid_focal_elements(logits, target, *spec.settings)
+            if spec.reduction != "none":
                 losses = losses.sum()
-            if reduction == "mean":
-                losses = losses / (target != settings.ignore_index).sum()
+            if spec.reduction == "mean":
+                losses = losses / (target != spec.settings.ignore_index).sum()
             return losses.to(incoming.dtype)
 
         return _differentiate(formula, logits, incoming), None, None, None, None

@@ -7,20 +7,15 @@ import functools
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.launch import ALIGNMENT, Launch, current_stream, is_capturing
+from refocal.losses.gpu.launch import ALIGNMENT, current_stream, is_capturing
 from refocal.losses.gpu.plan import (
     MOST_SMALL_LOSSES,
-    SIGMOID_BLOCK,
     FocalPlan,
-    plan_focal_loss,
+    PosteriorPlan,
+    SigmoidPlan,
     plan_multiplication,
-    plan_posterior_map,
-    plan_sigmoid_loss,
     takes_tickets,
 )
-from refocal.losses.gpu.spec import FocalSpec, PosteriorSpec, SigmoidSettings, SigmoidSpec
-from refocal.losses.rows import loss_dtype
-from refocal.losses.settings import Reduction
 
 
 def run_focal_loss(
@@ -91,7 +86,7 @@ def _run_large(  # noqa: PLR0917 the caller's arguments
 
 
 def run_focal_gradient(
-    spec: FocalSpec,
+    plan: FocalPlan,
     logits: Tensor,
     target: Tensor,
     weight: Tensor | None,
@@ -100,8 +95,6 @@ def run_focal_gradient(
     correction: Tensor | None,
 ) -> Tensor:
     """The gradient alone, for an incoming gradient and a correction."""
-    plan = plan_focal_loss(*spec._replace(incoming=1 if spec.reduction != "none" else 2))
-    assert plan is not None, "the loss had a plan"
     if plan.target_has_gaps:
         target = target.contiguous()
     if weight is not None:
@@ -140,50 +133,30 @@ def _stream_scratch(device: int, stream: int) -> Tensor:  # noqa: ARG001 one buf
     return _allocate_scratch(device)
 
 
-def run_sigmoid_loss(
-    logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: Reduction, *, gradient: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def run_sigmoid_loss(plan: SigmoidPlan, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The loss, reduced; its gradient for an incoming gradient of 1; and the correction of a mean's gradient."""
     from refocal.losses.gpu.kernels.sums import LOSSES
 
-    size = logits.numel()
-    programs = -(-size // SIGMOID_BLOCK)
-    allocate = logits.new_zeros if takes_tickets(programs) else logits.new_empty
-    work = allocate(LOSSES.value + 2 * programs, dtype=torch.float32)
-    result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if gradient else None
-    by_element, mean = reduction == "none", reduction == "mean"
-    loss = torch.empty(logits.shape if by_element else (), dtype=loss_dtype(logits), device=logits.device)
+    spec = plan.spec
+    allocate = logits.new_zeros if takes_tickets(plan.programs) else logits.new_empty
+    work = allocate(LOSSES.value + 2 * plan.programs, dtype=torch.float32)
+    gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if spec.gradient else None
+    by_element, mean = spec.reduction == "none", spec.reduction == "mean"
+    loss = torch.empty(logits.shape if by_element else (), dtype=spec.loss_dtype, device=logits.device)
     correction = torch.empty((), dtype=torch.float32, device=logits.device) if mean else None
-    finish = _compute_sigmoid(logits, target, settings, reduction, work=work, loss=loss, result=result)
+    plan.compute(logits.contiguous(), target.contiguous(), gradient, work, loss, None, None)
     if not by_element:
-        finish(work, loss, correction)
-    return loss, result, correction
+        plan.finish(work, loss, correction)
+    return loss, gradient, correction
 
 
 def run_sigmoid_gradient(
-    logits: Tensor,
-    target: Tensor,
-    settings: SigmoidSettings,
-    reduction: Reduction,
-    *,
-    incoming: Tensor,
-    correction: Tensor | None,
+    plan: SigmoidPlan, logits: Tensor, target: Tensor, *, incoming: Tensor, correction: Tensor | None
 ) -> Tensor:
     """The gradient alone, for an incoming gradient and a correction."""
-    result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    incoming = incoming.contiguous()
-    _compute_sigmoid(
-        logits,
-        target,
-        settings,
-        reduction,
-        work=None,
-        loss=None,
-        result=result,
-        incoming=incoming,
-        correction=correction,
-    )
-    return result
+    gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    plan.compute(logits.contiguous(), target.contiguous(), gradient, None, None, correction, incoming.contiguous())
+    return gradient
 
 
 def scale_gradient(gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> Tensor:
@@ -194,42 +167,8 @@ def scale_gradient(gradient: Tensor, incoming: Tensor, correction: Tensor | None
     return gradient
 
 
-def _compute_sigmoid(
-    logits: Tensor,
-    target: Tensor,
-    settings: SigmoidSettings,
-    reduction: Reduction,
-    *,
-    work: Tensor | None,
-    loss: Tensor | None,
-    result: Tensor | None,
-    incoming: Tensor | None = None,
-    correction: Tensor | None = None,
-) -> Launch:
-    """Launch the kernel that computes losses and gradient; returns the kernel that adds up."""
-    spec = SigmoidSpec(
-        logits.numel(),
-        logits.dtype,
-        target.dtype,
-        loss_dtype(logits) if incoming is None else incoming.dtype,
-        logits.device,
-        settings,
-        reduction,
-        loss=loss is not None,
-        gradient=result is not None,
-    )
-    compute, finish = plan_sigmoid_loss(spec)
-    compute(logits.contiguous(), target.contiguous(), result, work, loss, correction, incoming)
-    return finish
-
-
-def run_posterior_map(logits: Tensor, gamma: float) -> Tensor:
+def run_posterior_map(plan: PosteriorPlan, logits: Tensor) -> Tensor:
     """Psi^gamma over dimension 1."""
-    plan = plan_posterior_map(PosteriorSpec(logits.shape, logits.stride(), logits.dtype, logits.device, gamma))
-    if plan is None:
-        rows = logits.movedim(1, -1).contiguous()
-        return run_posterior_map(rows.reshape(-1, rows.shape[-1]), gamma).reshape(rows.shape).movedim(-1, 1)
-    launch, strides = plan
-    probs = torch.empty_strided(logits.shape, strides, dtype=logits.dtype, device=logits.device)
-    launch(logits, probs)
+    probs = torch.empty_strided(logits.shape, plan.strides, dtype=logits.dtype, device=logits.device)
+    plan.compute(logits, probs)
     return probs

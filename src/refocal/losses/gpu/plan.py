@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from refocal.losses.gpu.layout import (
 )
 from refocal.losses.gpu.spec import FocalSpec, PosteriorSpec, SigmoidSpec
 
-SIGMOID_BLOCK = 2048  # scores per program
+_SIGMOID_BLOCK = 2048  # scores per program
 MOST_SMALL_LOSSES = 16_384  # losses of a small batch, whose buffer is kept
 # A gradient up to this size stays in the L2 cache until the backward pass corrects the divisor of a mean. For a larger
 # gradient, counting the targets first and writing it once is faster.
@@ -110,19 +110,29 @@ def plan_focal_loss(*fields: Any) -> FocalPlan | None:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SigmoidPlan:
+    """The launches of a sigmoid focal loss, and what it takes to call them."""
+
+    spec: SigmoidSpec
+    programs: int
+    compute: Launch
+    finish: Launch
+
+
 @functools.lru_cache(maxsize=256)
-def plan_sigmoid_loss(spec: SigmoidSpec) -> tuple[Launch, Launch]:
-    """The kernels that compute losses and gradient, and that add up the losses."""
+def plan_sigmoid_loss(spec: SigmoidSpec) -> SigmoidPlan:
+    """The plan of a sigmoid focal loss, or of its gradient for an incoming one."""
     from refocal.losses.gpu.kernels import sigmoid
 
     gamma, alpha, ignore_index = spec.settings
-    programs, mean = -(-spec.size // SIGMOID_BLOCK), spec.reduction == "mean"
+    programs, mean = -(-spec.size // _SIGMOID_BLOCK), spec.reduction == "mean"
     compute = Launch(
         sigmoid.sigmoid_focal,
         programs,
         (spec.size, gamma, 0.0 if alpha is None else alpha, float(ignore_index), 1.0 / spec.size if mean else 1.0),
         warps=4,
-        BLOCK=SIGMOID_BLOCK,
+        BLOCK=_SIGMOID_BLOCK,
         BALANCED=alpha is not None,
         WHOLE=whole(gamma),
         LOSS=spec.loss,
@@ -131,12 +141,20 @@ def plan_sigmoid_loss(spec: SigmoidSpec) -> tuple[Launch, Launch]:
         BY_ELEMENT=spec.reduction == "none",
         COUNTED=mean,
     )
-    return compute, _plan_sum(programs, float(spec.size) if mean else 1.0, counted=mean, beside=mean)
+    finish = _plan_sum(programs, float(spec.size) if mean else 1.0, counted=mean, beside=mean)
+    return SigmoidPlan(spec, programs, compute, finish)
+
+
+class PosteriorPlan(NamedTuple):
+    """The launch of a posterior map, and the strides of its result."""
+
+    compute: Launch
+    strides: tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=256)
-def plan_posterior_map(spec: PosteriorSpec) -> tuple[Launch, tuple[int, ...]] | None:
-    """The kernel of a posterior map and the strides of its result; None if no kernel supports this layout."""
+def plan_posterior_map(spec: PosteriorSpec) -> PosteriorPlan | None:
+    """The plan of a posterior map; None if no kernel supports this layout."""
     from refocal.losses.gpu.kernels import posterior
 
     layout = find_layout(spec.shape, spec.strides)
@@ -154,7 +172,7 @@ def plan_posterior_map(spec: PosteriorSpec) -> tuple[Launch, tuple[int, ...]] | 
     }
     numbers = (rows, spec.gamma)
     launch = Launch(posterior.rows_on_chip, programs, numbers, warps=warps, BLOCK=block, ROWS=tile_rows, **constants)
-    return launch, layout.gradient_strides(spec.shape)
+    return PosteriorPlan(launch, layout.gradient_strides(spec.shape))
 
 
 @functools.lru_cache(maxsize=256)
