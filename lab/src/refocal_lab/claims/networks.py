@@ -298,8 +298,8 @@ CLAIMS = (
         "Section 5.2",
         "Choosing the parameters of calibration by ECE instead of log-loss lowers ECE by 20 % on average.",
         "temperature scaling of our CIFAR networks trained with the paper's losses, T by ECE within 20 % of T by "
-        "log-loss; we accept a gain of 10 % or more; the paper has ResNet-50, of which we have seven networks, and focal "
-        "temperature scaling",
+        "log-loss; we accept a gain of 10 % or more; the paper has ResNet-50, of which we have seven networks, and "
+        "focal temperature scaling",
         _gain_by_ece,
     ),
 )
