@@ -18,6 +18,7 @@ from refocal.calibrators.fit.temperature_likelihood import LabeledLogits, label_
 from refocal.maps.heads import mixture_head
 
 _ROWS_FOR_A_GUESS = 2048
+_GRID_STEP = 0.23  # in log beta
 
 
 @final
@@ -87,7 +88,8 @@ def _search(data: LabeledLogits, fitted: float) -> float:
 
     some = data.sample(_ROWS_FOR_A_GUESS) or data
     ends = sorted([math.log(fitted), math.log(guess_beta(data.scales))])
-    grid = np.arange(ends[0] - 0.7, ends[1] + 3.5, 0.23)
+    # Multiples of one step: the same data, given once or as copies with weights, have the same grid where it matters.
+    grid = _GRID_STEP * np.arange(math.floor((ends[0] - 0.7) / _GRID_STEP), math.ceil((ends[1] + 3.5) / _GRID_STEP) + 1)
     best = int(np.argmin([_fit_weights(some, math.exp(point))[1] for point in grid]))
     bounds = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
 
