@@ -129,9 +129,8 @@ def fit_focal_temperature(
     single = data.single
     if plain is None:
         plain = fit_temperature(data, exact=not single)
-    unfitted = FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, plain.at_bound, 0)
-    if plain.evaluations == 0 or (plain.at_bound and plain.beta > guess_beta(data.scales)):
-        return unfitted._replace(evaluations=plain.evaluations)  # gamma cannot be learned either
+    if plain.evaluations == 0 or plain.at_bound:  # gamma cannot be learned either
+        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, math.inf, plain.at_bound, plain.evaluations)
     low, high = (
         np.array([math.log1p(gamma), math.log(beta)])
         for gamma, beta in zip(GAMMA_BOUNDS, bound_beta(data.scales), strict=True)
@@ -152,8 +151,7 @@ def fit_focal_temperature(
         return minimize_in_trust_region(nll, start, low=low, high=high, last_step=last_step, sharpen=not single)
 
     focal = data.prepare_focal_nll()
-    # With one row that is far off, uniform probabilities may be the best ones at gamma = 0, but not at other gammas.
-    first = np.array([0.0, math.log(guess_beta(data.scales) if plain.at_bound else plain.beta)])
+    first = np.array([0.0, math.log(plain.beta)])
     if start is not None:
         first = np.clip([math.log1p(start[0]), math.log(start[1])], low, high)
     elif (some := data.sample(_ROWS_FOR_A_FOCAL_GUESS)) is not None:
@@ -168,9 +166,8 @@ def fit_focal_temperature(
         evaluations += other.evaluations
         best = other if other.value < best.value else best
     gamma, beta = math.expm1(best.x[0]), math.exp(best.x[1])
-    is_uniform = plain.at_bound and best.value >= math.log(data.classes)
-    if is_uniform or not _is_better(data, focal, best, plain):
-        return unfitted._replace(evaluations=evaluations)
+    if not _is_better(data, focal, best, plain):
+        return FocalTemperature(0.0, plain.beta, plain.nll, math.inf, plain.relative_error, False, evaluations)
     errors = np.full(2, math.inf)
     if not best.at_bound and np.all(np.linalg.eigvalsh(best.hessian) > 0):
         errors = np.sqrt(np.diag(np.linalg.inv(best.hessian)) / data.samples)
