@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,7 +19,7 @@ NAMES = sorted(file.stem for file in FIGURES.glob("*.svg"))
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SIMULATED else name for name in NAMES]
 )
-def test_script_draws_a_figure_of_the_committed_size(name, tmp_path, monkeypatch):
+def test_script_draws_the_committed_figure(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(FIGURES))
     mpl.use("agg")
     spec = importlib.util.spec_from_file_location(f"figure_{name}", FIGURES / f"{name}.py")
@@ -26,7 +28,13 @@ def test_script_draws_a_figure_of_the_committed_size(name, tmp_path, monkeypatch
     module.main(str(tmp_path / "drawn.svg"))
     drawn, kept = (ET.parse(file).getroot() for file in (tmp_path / "drawn.svg", FIGURES / f"{name}.svg"))
     assert drawn.attrib["viewBox"] == kept.attrib["viewBox"]
-    assert len(list(drawn.iter())) == len(list(kept.iter()))
+    assert count_parts(drawn) == count_parts(kept)
+
+
+def count_parts(picture):
+    """How many axes, lines, texts and ticks a picture has. Below them, versions of Matplotlib differ."""
+    names = (part.get("id", "") for part in picture.iter("{http://www.w3.org/2000/svg}g"))
+    return Counter(re.sub(r"_\d+$", "", name) for name in names if name)
 
 
 def test_every_picture_has_a_script():

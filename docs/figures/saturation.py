@@ -48,7 +48,11 @@ def main(path: str) -> None:
         left.text(end + 0.3, 1e-3, "0 here,\nNaN for the\ntop class", color=ORANGE, va="top")
         left.set(yscale="log", ylabel="Ψ of the second class")
         left.legend(loc="lower left")
+        left.set_yticks(10.0 ** np.arange(-35, 1, 5))
         right.set(yscale="log", ylim=(1e-9, 3), ylabel="relative error")
+        right.set_yticks(10.0 ** np.arange(-9, 1))
+        for axes in (left, right):
+            axes.minorticks_off()  # which of them are drawn depends on the version of Matplotlib
         figure.supxlabel("lead of the top logit over two others, float32", fontsize=10)
         save(figure, path)
 
