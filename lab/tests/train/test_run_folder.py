@@ -5,13 +5,15 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.special import log_softmax, softmax
 from small_runs import DIGITS, run
 
 import refocal_lab
 from refocal_lab.train.process import Process
 from refocal_lab.train.recipe import TrainingRecipe
-from refocal_lab.train.run_folder import RunFolder
+from refocal_lab.train.run_folder import RunFolder, write_logits
 
 
 def test_entries_are_added_to_a_card_and_replaced(tmp_path):
@@ -57,3 +59,23 @@ def test_no_other_module_names_the_card():
 def test_a_process_is_one_of_its_count(rank, count):
     with pytest.raises(ValueError, match=f"rank must be 0 to {count - 1} for {count} processes, got {rank}"):
         Process(rank, count)
+
+
+def test_far_scores_of_many_classes_are_rounded(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = 4 * rng.standard_normal((2_000, 100))
+    labels = np.array([rng.choice(100, p=row) for row in softmax(logits, axis=1)])
+    write_logits(tmp_path / "many.npz", logits=logits, labels=labels, split=np.full(2_000, "test"))
+    stored = np.load(tmp_path / "many.npz")["logits"].astype(float)
+    is_far = logits < logits.max(axis=1, keepdims=True) - 8
+    assert np.array_equal(stored[~is_far], logits[~is_far].astype(np.float16))
+    assert np.all(stored[is_far] * 8 % 1 == 0)
+    assert np.abs(stored - logits)[is_far].max() <= 1 / 16
+    loss, kept = (-log_softmax(scores, axis=1)[np.arange(2_000), labels].mean() for scores in (logits, stored))
+    assert kept == pytest.approx(loss, abs=1e-4)
+
+
+def test_scores_of_few_classes_are_not_rounded(tmp_path):
+    logits = np.array([[20.0, 0.3, 1.7]])
+    write_logits(tmp_path / "few.npz", logits=logits, labels=np.array([0]), split=np.array(["test"]))
+    assert np.array_equal(np.load(tmp_path / "few.npz")["logits"], logits.astype(np.float16))
