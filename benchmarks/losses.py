@@ -25,10 +25,10 @@ import triton
 from torch import Tensor
 
 from refocal.losses import FocalLoss, SigmoidFocalLoss
-from refocal.losses.formulas import focal_rows, sigmoid_focal_elements
+from refocal.losses.formulas import focal_rows, sigmoid_focal
 from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.rows import parse_rows
-from refocal.losses.settings import Settings
+from refocal.losses.spec import LossSpec
 from refocal.maps.posterior import posterior_from_logits
 
 ROWS = [
@@ -103,7 +103,7 @@ def step(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: 
 
 def plain_focal(logits: Tensor, target: Tensor) -> Tensor:
     """Focal loss by tensor operations."""
-    return focal_rows(parse_rows(logits, target, weight=None), Settings(GAMMA, None, -100, 0.0, False)).mean()
+    return focal_rows(parse_rows(logits, target, weight=None), LossSpec(GAMMA, -100), None).mean()
 
 
 def bandwidth() -> float:
@@ -231,7 +231,9 @@ def variant_rows(rate: float) -> list[str]:
     torch.cuda.empty_cache()
     elements = torch.randn(51_200_000, device="cuda", requires_grad=True)
     labels = (torch.rand(51_200_000, device="cuda") < 0.05).float()
-    plain = step(lambda x, t: sigmoid_focal_elements(x, t, GAMMA, 0.25, -100).mean(), elements, labels)
+    plain = step(
+        lambda x, t: sigmoid_focal(x, t, LossSpec(GAMMA, -100, reduction="mean", alpha=0.25)), elements, labels
+    )
     others = {"plain": plain, "torch": step(F.binary_cross_entropy_with_logits, elements, labels)}
     run = step(SigmoidFocalLoss(GAMMA), elements, labels)
     unit = elements.nbytes

@@ -12,7 +12,7 @@ from refocal.losses.focal import reduced_focal_loss
 from refocal.losses.formulas import focal_rows
 from refocal.losses.gpu import dispatch
 from refocal.losses.rows import parse_rows, reduce
-from refocal.losses.settings import Settings
+from refocal.losses.spec import LossSpec
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MARKS = [
@@ -22,7 +22,7 @@ MARKS = [
 ]
 DEVICE = "cpu" if INTERPRETED else "cuda"
 SHAPES = [(1, 2), (5, 3), (7, 10), (33, 100), (4, 1000), (3, 1025), (2, 5000)]
-PLAIN = Settings(2.0, None, -100, 0.0, False)
+PLAIN = LossSpec(2.0, -100)
 TOLERANCE = {torch.float32: (2e-5, 1e-7), torch.bfloat16: (2e-2, 1e-6), torch.float16: (4e-3, 1e-6)}
 
 
@@ -34,26 +34,26 @@ def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
     return logits.to(DEVICE, dtype), target.to(DEVICE), soft.to(DEVICE)
 
 
-def is_supported(logits, target, settings):
-    return dispatch.focal_loss(logits, target, *settings, "mean") is not None
+def is_supported(logits, target, spec, weight=None):
+    return dispatch.focal_loss(spec._replace(reduction="mean"), logits, target, weight) is not None
 
 
-def compare(logits, target, settings, reduction, *, incoming=1.0, copied=False):
+def compare(logits, target, spec, reduction, *, weight=None, incoming=1.0, copied=False):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
-    leaf = logits.detach().requires_grad_()
-    value = dispatch.focal_loss(leaf, target, *settings, reduction)
+    leaf, spec = logits.detach().requires_grad_(), spec._replace(reduction=reduction)
+    value = dispatch.focal_loss(spec, leaf, target, weight)
     if (value is None) != copied:
         pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of these logits")
     if copied:
-        value = reduced_focal_loss(leaf, target, *settings, reduction)
+        value = reduced_focal_loss(leaf, target, weight, spec)
     if value.dtype != torch.result_type(logits, target):
         pytest.fail(f"the loss must be of type {torch.result_type(logits, target)}, got {value.dtype}")
     (incoming * value.sum()).backward()
     exact = logits.double().requires_grad_()
-    weight = None if settings.weight is None else settings.weight.double()
+    weight = None if weight is None else weight.double()
     rows = parse_rows(exact, target, weight=weight)
-    plain = focal_rows(rows, settings._replace(weight=weight)).reshape(rows.shape)
-    expected = reduce(plain, rows, reduction, weight=weight, ignore_index=settings.ignore_index)
+    plain = focal_rows(rows, spec, weight).reshape(rows.shape)
+    expected = reduce(plain, rows, reduction, weight=weight, ignore_index=spec.ignore_index)
     (incoming * expected.sum()).backward()
     rtol, atol = TOLERANCE[logits.dtype]
     torch.testing.assert_close(value.double(), expected, rtol=rtol, atol=atol)

@@ -14,22 +14,25 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
-from refocal.losses.gpu.spec import FocalSpec  # noqa: E402
+from refocal.losses.gpu.calls import FocalCall  # noqa: E402
 from refocal.losses.policies import fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
+from refocal.losses.spec import LossSpec  # noqa: E402
 
 pytestmark = MARKS
 
 
-def test_a_plan_is_asked_for_by_the_fields_of_a_spec(monkeypatch):
-    """They are positional, so their order must be that of `FocalSpec`."""
+def test_a_plan_is_asked_for_by_the_fields_of_a_call(monkeypatch):
+    """They are positional, so their order must be that of `FocalCall`."""
     asked = []
     monkeypatch.setattr(dispatch, "plan_focal_loss", lambda *fields: asked.append(fields))
     logits, _, soft = batch(6, 5, dtype=torch.bfloat16)
     logits, soft, weight = logits.t().contiguous().t().requires_grad_(), soft[:4], torch.ones(3, device=DEVICE)
-    assert dispatch.focal_loss(logits, soft, 1.5, weight, -7, 0.25, True, "sum") is None
+    spec = LossSpec(1.5, -7, 0.25, detached=True, reduction="sum")
+    assert dispatch.focal_loss(spec, logits, soft, weight) is None
     (fields,) = asked
-    assert dict(zip(FocalSpec._fields, fields, strict=False)) == {
+    assert dict(zip(FocalCall._fields, fields, strict=False)) == {
+        "spec": spec,
         "shape": (6, 5),
         "strides": (1, 6),
         "dtype": torch.bfloat16,
@@ -39,15 +42,10 @@ def test_a_plan_is_asked_for_by_the_fields_of_a_spec(monkeypatch):
         "target_dtype": torch.float32,
         "weight_shape": (3,),
         "weight_dtype": torch.float32,
-        "gamma": 1.5,
-        "ignore_index": -7,
-        "label_smoothing": 0.25,
-        "detached": True,
-        "reduction": "sum",
         "autocast": False,
         "differentiable": True,
     }
-    assert FocalSpec._fields[len(fields) :] == ("incoming",)
+    assert FocalCall._fields[len(fields) :] == ("incoming",)
 
 
 def test_what_cross_entropy_refuses_or_finds_empty():
@@ -233,7 +231,7 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     assert is_supported(logits, target, PLAIN)
     assert not is_supported(logits, soft.clone().requires_grad_(), PLAIN)
     weight = torch.ones(5, device=DEVICE, requires_grad=True)
-    assert not is_supported(logits, target, PLAIN._replace(weight=weight))
+    assert not is_supported(logits, target, PLAIN, weight)
     long = torch.zeros(1, 40_000, device=DEVICE)
     assert is_supported(long, target[:1], PLAIN)
     assert not is_supported(long, target[:1], PLAIN._replace(label_smoothing=0.1))
@@ -336,7 +334,7 @@ def test_a_schedule_enters_once_as_the_tensors_are_and_once_as_a_copy(monkeypatc
     strided = torch.stack([logits, logits], dim=2)[..., 0]
     expected = FocalLoss(5.0)(logits, target)
     entered, compute = [], dispatch.focal_loss
-    monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call[2]), compute(*call))[1])
+    monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call[0].gamma), compute(*call))[1])
     for lying, times in ((logits, 1), (strided, 2)):
         entered.clear()
         torch.testing.assert_close(FocalLoss(fls531())(lying, target), expected)

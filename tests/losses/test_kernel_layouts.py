@@ -11,7 +11,7 @@ from kernel_cases import DEVICE, MARKS, PLAIN, batch, compare, images  # noqa: E
 
 from refocal.losses import FocalLoss  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
-from refocal.losses.settings import Settings  # noqa: E402
+from refocal.losses.spec import LossSpec  # noqa: E402
 
 pytestmark = MARKS
 REDUCTIONS = ["none", "mean", "sum"]
@@ -39,10 +39,10 @@ def plan_anew():
     plan.plan_focal_loss.cache_clear()
 
 
-def settings_for(classes, *, weighted, by_class, detached=False, smoothing=0.0):
+def spec_for(classes, *, weighted, by_class, detached=False, smoothing=0.0):
     weight = torch.linspace(0.5, 2.0, classes, device=DEVICE) if weighted else None
     gamma = tuple(torch.linspace(0, 3, classes).tolist()) if by_class else 1.5
-    return Settings(gamma, weight, -100, smoothing, detached)
+    return LossSpec(gamma, -100, smoothing, detached), weight
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 7, 10, 13, 19, 21, 33, 39])
@@ -68,9 +68,9 @@ def test_channels_last_in_half_precision(classes, dtype, kernels):
 def test_everything_that_short_rows_may_have(weighted, by_class, detached, kernels):
     logits, target, _ = batch(211, 21)  # two full tiles and a part of one
     target[::3] = -100
-    settings = settings_for(21, weighted=weighted, by_class=by_class, detached=detached)
+    spec, weight = spec_for(21, weighted=weighted, by_class=by_class, detached=detached)
     for reduction in REDUCTIONS:
-        compare(logits, target, settings, reduction, incoming=0.7)
+        compare(logits, target, spec, reduction, weight=weight, incoming=0.7)
     assert set(kernels) == {"flat_rows"}
 
 
@@ -157,9 +157,9 @@ def test_everything_that_long_rows_may_have(classes, weighted, by_class, kernels
     logits, target, _ = batch(5, classes)
     target[1] = -100
     for detached in (False, True):
-        settings = settings_for(classes, weighted=weighted, by_class=by_class, detached=detached)
+        spec, weight = spec_for(classes, weighted=weighted, by_class=by_class, detached=detached)
         for reduction in REDUCTIONS:
-            compare(logits, target, settings, reduction, incoming=0.7)
+            compare(logits, target, spec, reduction, weight=weight, incoming=0.7)
     assert set(kernels) == {"ragged_rows" if classes % 8 else "aligned_rows"}
 
 
@@ -169,7 +169,7 @@ def test_label_smoothing(classes, gamma, kernels):
     logits, target, _ = batch(5, classes)
     logits[torch.arange(4), target[:4]] += torch.tensor([5.0, 10.0, 20.0, 40.0], device=DEVICE)
     for detached, reduction in ((False, "none"), (True, "none"), (False, "mean"), (False, "sum")):
-        compare(logits, target, Settings(gamma, None, -100, 0.1, detached), reduction, incoming=0.7)
+        compare(logits, target, LossSpec(gamma, -100, 0.1, detached), reduction, incoming=0.7)
         target[0] = -100
     assert set(kernels) == {"smoothed_rows"}
 
@@ -178,8 +178,8 @@ def test_label_smoothing(classes, gamma, kernels):
 @pytest.mark.parametrize("smoothing", [0.01, 1.0])
 def test_label_smoothing_in_half_precision(dtype, smoothing, kernels):
     logits, target, _ = batch(5, 700, dtype=dtype)
-    compare(logits, target, Settings(2.0, None, -100, smoothing, False), "mean", incoming=64.0)
-    compare(logits[:, 1:], target.clamp(max=698), Settings(2.0, None, -100, smoothing, False), "none")
+    compare(logits, target, LossSpec(2.0, -100, smoothing), "mean", incoming=64.0)
+    compare(logits[:, 1:], target.clamp(max=698), LossSpec(2.0, -100, smoothing), "none")
     assert set(kernels) == {"smoothed_rows"}
 
 

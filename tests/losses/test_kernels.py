@@ -16,7 +16,7 @@ from kernel_cases import DEVICE, INTERPRETED, MARKS, PLAIN, SHAPES, batch, compa
 from refocal.losses import FocalLoss  # noqa: E402
 from refocal.losses.gpu import dispatch, plan  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
-from refocal.losses.settings import Settings  # noqa: E402
+from refocal.losses.spec import LossSpec  # noqa: E402
 from refocal.maps.posterior import posterior_from_logits  # noqa: E402
 
 pytestmark = MARKS
@@ -27,7 +27,7 @@ pytestmark = MARKS
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_class_indices(shape, reduction, gamma):
     logits, target, _ = batch(*shape)
-    compare(logits, target, Settings(gamma, None, -100, 0.0, False), reduction)
+    compare(logits, target, LossSpec(gamma, -100), reduction)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -46,9 +46,9 @@ def test_everything_the_loss_may_have(smoothing, detached, by_class, soft_target
     target[::3] = -100
     weight = torch.linspace(0.5, 2.0, 23, device=DEVICE)
     gamma = tuple(torch.linspace(0, 3, 23).tolist()) if by_class else 1.5
-    settings = Settings(gamma, weight, -100, smoothing, detached)
+    spec = LossSpec(gamma, -100, smoothing, detached)
     for reduction in ("none", "mean", "sum"):
-        compare(logits, soft if soft_target else target, settings, reduction, incoming=0.7)
+        compare(logits, soft if soft_target else target, spec, reduction, weight=weight, incoming=0.7)
 
 
 def test_rows_longer_than_the_chip_holds(monkeypatch):
@@ -57,7 +57,8 @@ def test_rows_longer_than_the_chip_holds(monkeypatch):
     target[1] = -100
     compare(logits, target, PLAIN, "mean")
     weight = torch.linspace(0.5, 2.0, 20_000, device=DEVICE)
-    compare(logits, target, Settings(tuple(torch.linspace(0, 3, 20_000).tolist()), weight, -100, 0.0, True), "sum")
+    by_class = LossSpec(tuple(torch.linspace(0, 3, 20_000).tolist()), -100, detached=True)
+    compare(logits, target, by_class, "sum", weight=weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -73,7 +74,7 @@ def test_rows_that_fill_the_chip(dtype, rows):
 def test_a_confident_target(classes, gamma):
     logits, target, _ = batch(4, classes)
     logits[torch.arange(4), target] += torch.tensor([5.0, 10.0, 20.0, 40.0], device=DEVICE)
-    compare(logits, target, Settings(gamma, None, -100, 0.0, False), "none")
+    compare(logits, target, LossSpec(gamma, -100), "none")
 
 
 @pytest.mark.parametrize("offset", [100.0, 1e4, 1e7])
@@ -84,7 +85,7 @@ def test_an_offset_of_all_logits_changes_nothing(offset, monkeypatch):
         target = torch.randint(classes, (6,), generator=generator).to(DEVICE)
         near[torch.arange(3), target[:3]] += 12.0
         for goal, smoothing in ((target, 0.0), (target, 0.1), (torch.softmax(near.flip(1), dim=1), 0.0)):
-            compare(near + offset, goal, Settings(2.0, None, -100, smoothing, False), "none")
+            compare(near + offset, goal, LossSpec(2.0, -100, smoothing), "none")
     monkeypatch.setattr(plan, "LONGEST_ROW_ON_CHIP", 64)
     plan.plan_focal_loss.cache_clear()
     compare(near + offset, target, PLAIN, "none")  # in chunks
@@ -102,8 +103,8 @@ def test_extreme_logits(gamma):
     rows = [[100.0, -100, 0], [-100, 100, 0], [80, 80, -80], [1e4, 0, 0], [0, 0, 0], [5.0, -torch.inf, -torch.inf]]
     logits = torch.tensor(rows, device=DEVICE)
     target = torch.zeros(len(rows), dtype=torch.long, device=DEVICE)
-    compare(logits[:5], target[:5], Settings(gamma, None, -100, 0.0, False), "none")
-    compare(logits[:5], target[:5], Settings(gamma, None, -100, 0.1, False), "none")
+    compare(logits[:5], target[:5], LossSpec(gamma, -100), "none")
+    compare(logits[:5], target[:5], LossSpec(gamma, -100, 0.1), "none")
     leaf = logits.clone().requires_grad_()
     FocalLoss(gamma)(leaf, target).backward()
     assert torch.isfinite(leaf.grad).all()
@@ -145,9 +146,9 @@ def test_everything_the_loss_of_images_may_have(smoothing, detached, by_class, s
     logits, target, soft = images((2, 3, 7), 19)
     target[:, 1] = -100
     gamma = tuple(torch.linspace(0, 3, 19).tolist()) if by_class else 1.5
-    settings = Settings(gamma, torch.linspace(0.5, 2.0, 19, device=DEVICE), -100, smoothing, detached)
+    spec, weight = LossSpec(gamma, -100, smoothing, detached), torch.linspace(0.5, 2.0, 19, device=DEVICE)
     for reduction in ("none", "mean", "sum"):
-        compare(logits, soft if soft_target else target, settings, reduction, incoming=0.7)
+        compare(logits, soft if soft_target else target, spec, reduction, weight=weight, incoming=0.7)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -193,16 +194,16 @@ def test_nan_propagates():
 def test_a_class_that_does_not_exist_is_nan_and_harms_no_other_row(classes, wrong):
     logits, target, _ = batch(3, classes)
     target[0] = classes + wrong if wrong >= 0 else wrong
-    settings = Settings(2.0, torch.ones(classes, device=DEVICE), -100, 0.0, False)
+    spec, weight = LossSpec(2.0, -100), torch.ones(classes, device=DEVICE)
     for smoothing in (0.0,) if classes > 1000 else (0.0, 0.1):
-        settings = settings._replace(label_smoothing=smoothing)
+        spec = spec._replace(label_smoothing=smoothing)
         leaf = logits.clone().requires_grad_()
-        losses = dispatch.focal_loss(leaf, target, *settings, "none")
+        losses = dispatch.focal_loss(spec, leaf, target, weight)
         losses.sum().backward()
         assert losses.isnan().tolist() == [True, False, False]
         assert leaf.grad[0].isnan().any()
         others = logits[1:].clone().requires_grad_()
-        dispatch.focal_loss(others, target[1:], *settings, "none").sum().backward()
+        dispatch.focal_loss(spec, others, target[1:], weight).sum().backward()
         torch.testing.assert_close(leaf.grad[1:], others.grad)
 
 

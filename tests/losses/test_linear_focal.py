@@ -9,10 +9,10 @@ from linear_cases import FEW_BYTES, MARKS, assert_equals, assert_exact, draw, ex
 from torch import Tensor
 
 from refocal.losses import FLSD53, FocalLoss, LinearFocalLoss, Scheduled, focal_loss, linear_focal_loss
-from refocal.losses.gpu import linear as kernels
+from refocal.losses.gpu import dispatch
 from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED
 from refocal.losses.linear import operator
-from refocal.losses.settings import Settings
+from refocal.losses.spec import LossSpec
 
 pytestmark = MARKS
 
@@ -177,12 +177,12 @@ def test_more_classes_than_a_block(gamma: float, reduction: str, softcap: float 
 @pytest.mark.parametrize("classes", [8_192, 9_001])
 def test_a_kernel_clears_ignored_rows(classes: int) -> None:
     """A captured graph cannot leave them out. They may hold NaN."""
-    logits, settings = torch.full((2, classes), torch.nan), Settings(2.0, None, -100, 0.0, False)
+    logits, spec = torch.full((2, classes), torch.nan), LossSpec(2.0, -100)
     logits[1] = 0
-    if not kernels.supports(logits, settings):
+    if not dispatch.supports_chunk(spec, logits):
         pytest.skip("main memory, on a machine with a GPU")
     target, scale = torch.tensor([-100, 7]), torch.ones(())
-    losses = kernels.consume_logits(logits, target, settings, softcap=0.0, scale=scale, gradient=True)
+    losses = dispatch.consume_chunk(spec, logits, target, None, None, scale, gradient=True)
     assert losses[0] == 0
     assert not logits[0].any()
     assert logits[1].all()
@@ -256,14 +256,14 @@ def test_classes_are_checked_wherever_no_kernel_runs(
     on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=dtype)
     for capturing in (False, True):
         monkeypatch.setattr(operator, "is_capturing", lambda capturing=capturing: capturing)
-        assert operator._must_check_range(on_gpu, Settings(2.0, None, -100, smoothing, False)) is not capturing
+        assert operator._must_check_range(LossSpec(2.0, -100, smoothing), on_gpu) is not capturing
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
 def test_classes_are_not_checked_where_a_kernel_runs() -> None:
     """It would make the host wait for the GPU."""
     on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
-    assert not operator._must_check_range(on_gpu, Settings(2.0, None, -100, 0.0, False))
+    assert not operator._must_check_range(LossSpec(2.0, -100), on_gpu)
 
 
 def test_policies_by_sample_are_refused() -> None:

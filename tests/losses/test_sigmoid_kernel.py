@@ -10,8 +10,9 @@ pytest.importorskip("triton")
 from kernel_cases import DEVICE, MARKS, TOLERANCE  # noqa: E402
 
 from refocal.losses import SigmoidFocalLoss, sigmoid_focal_loss  # noqa: E402
-from refocal.losses.formulas import sigmoid_focal_elements  # noqa: E402
+from refocal.losses.formulas import sigmoid_focal  # noqa: E402
 from refocal.losses.gpu import dispatch  # noqa: E402
+from refocal.losses.spec import LossSpec  # noqa: E402
 
 pytestmark = MARKS
 
@@ -30,7 +31,7 @@ def test_sigmoid(alpha, dtype, size, reduction):
     value = SigmoidFocalLoss(1.5, alpha=alpha, reduction=reduction)(leaf, target)
     (0.5 * value.sum()).backward()
     exact = logits.double().requires_grad_()
-    plain = sigmoid_focal_elements(exact, target.double(), 1.5, alpha, -100)
+    plain = sigmoid_focal(exact, target.double(), LossSpec(1.5, -100, alpha=alpha))
     expected = {"none": plain, "sum": plain.sum(), "mean": plain.sum() / (target != -100).sum()}[reduction]
     (0.5 * expected.sum()).backward()
     rtol, atol = TOLERANCE[dtype]
@@ -44,7 +45,7 @@ def test_sigmoid(alpha, dtype, size, reduction):
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16])
 def test_sigmoid_with_targets_of_any_type(dtype):
     logits, target = torch.linspace(-3, 3, 7, device=DEVICE), torch.tensor([0, 1, 1, 0, 1, 0, 0], device=DEVICE)
-    exact = sigmoid_focal_elements(logits.double(), target.double(), 2.0, 0.25, -100)
+    exact = sigmoid_focal(logits.double(), target.double(), LossSpec(2.0, -100, alpha=0.25))
     for reduction in ("sum", "mean"):
         value = SigmoidFocalLoss(2.0, reduction=reduction)(logits, target.to(dtype)).item()
         assert value == pytest.approx(getattr(exact, reduction)().item(), rel=1e-6)
@@ -55,10 +56,10 @@ def test_sigmoid_of_easy_scores_keeps_its_digits(gamma):
     logits = torch.tensor([-30.0, -15.1, -8.0, 8.0, 15.1, 30.0], device=DEVICE)
     target = (logits > 0).float()
     leaf = logits.clone().requires_grad_()
-    losses = dispatch.sigmoid_focal_loss(leaf, target, gamma, None, -100, reduction="none")
+    losses = dispatch.sigmoid_focal_loss(LossSpec(gamma, -100), leaf, target)
     losses.sum().backward()
     exact = logits.double().requires_grad_()
-    expected = sigmoid_focal_elements(exact, target.double(), gamma, None, -100)
+    expected = sigmoid_focal(exact, target.double(), LossSpec(gamma, -100))
     expected.sum().backward()
     torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=1e-5, atol=0)

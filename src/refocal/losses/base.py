@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal.losses.rows import reduce, to_rows
-from refocal.losses.settings import Reduction
+from refocal.losses.spec import Reduction
 
 FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
 

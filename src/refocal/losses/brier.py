@@ -10,7 +10,7 @@ from refocal.losses.base import AbstractSoftmaxLoss
 from refocal.losses.formulas import soft_target
 from refocal.losses.posterior_maps import SoftmaxMap
 from refocal.losses.rows import at_least_float32, loss_dtype, parse_rows
-from refocal.losses.settings import Reduction, Settings
+from refocal.losses.spec import LossSpec, Reduction
 
 
 def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
@@ -33,7 +33,7 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> T
     ignore_index = _check.whole(ignore_index, "ignore_index")
     rows = parse_rows(logits, target, weight=None, ignore_index=ignore_index)
     wide = at_least_float32(rows.logits, rows.target)
-    target, keep = soft_target(rows, Settings(0.0, None, ignore_index), dtype=wide.dtype)
+    target, keep = soft_target(rows, LossSpec(0.0, ignore_index), dtype=wide.dtype)
     losses = ((torch.softmax(wide, dim=1) - target) ** 2).sum(dim=1)
     if keep is not None:
         losses = torch.where(keep, losses, 0)

@@ -8,7 +8,7 @@ from refocal import _check
 from refocal.losses.base import FIT_INSTEAD, AbstractGammaLoss, NoPosteriorError
 from refocal.losses.cpu import blocks, one_pass
 from refocal.losses.formulas import dual_focal_rows
-from refocal.losses.settings import Reduction, Settings
+from refocal.losses.spec import LossSpec
 
 
 def dual_focal_loss(
@@ -36,8 +36,8 @@ def dual_focal_loss(
     Reference: Tao, Dong, Xu: Dual Focal Loss for Calibration. ICML 2023, Eq. 5.
     """
     exponent = _check.scalar_gamma(gamma, least=0.0)
-    settings = Settings(exponent, weight, _check.whole(ignore_index, "ignore_index"))
-    return _reduced_dual_focal_loss(logits, target, settings, "none")
+    spec = LossSpec(exponent, _check.whole(ignore_index, "ignore_index"))
+    return _reduced_dual_focal_loss(logits, target, weight, spec)
 
 
 class DualFocalLoss(AbstractGammaLoss):
@@ -58,8 +58,8 @@ class DualFocalLoss(AbstractGammaLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced."""
-        settings = Settings(self.gamma, self.weight, self.ignore_index)
-        return _reduced_dual_focal_loss(logits, target, settings, self.reduction)
+        spec = LossSpec(self.gamma, self.ignore_index, reduction=self.reduction)
+        return _reduced_dual_focal_loss(logits, target, self.weight, spec)
 
     @property
     def posterior_map(self) -> nn.Module:
@@ -68,8 +68,8 @@ class DualFocalLoss(AbstractGammaLoss):
         raise NoPosteriorError(msg)
 
 
-def _reduced_dual_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: Reduction) -> Tensor:
+def _reduced_dual_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor:
     def fast(call: one_pass.Call, index: Tensor, weights: Tensor) -> Tensor:
-        return blocks.dual_loss(call, index, weights, settings.gamma)
+        return blocks.dual_loss(call, index, weights, spec.gamma)
 
-    return one_pass.index_loss(logits, target, settings, reduction, plain=dual_focal_rows, fast=fast)
+    return one_pass.index_loss(logits, target, weight, spec, plain=dual_focal_rows, fast=fast)

@@ -17,7 +17,7 @@ from refocal.losses.gpu import dispatch
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.rows import at_least_float32, check_fit, loss_dtype, reduce, to_rows
-from refocal.losses.settings import Reduction, Settings
+from refocal.losses.spec import LossSpec, Reduction
 from refocal.maps.posterior import SmoothingEdge
 
 
@@ -58,7 +58,7 @@ def focal_loss(
     ignore_index = _check.whole(ignore_index, "ignore_index")
     label_smoothing = _check.label_smoothing(label_smoothing, allow_one=True)
     exponent = resolve_gamma(gamma, classes=_count_classes(logits))
-    return reduced_focal_loss(logits, target, exponent, weight, ignore_index, label_smoothing, detached, "none")
+    return reduced_focal_loss(logits, target, weight, LossSpec(exponent, ignore_index, label_smoothing, detached))
 
 
 class FocalLoss(AbstractSoftmaxLoss):
@@ -121,8 +121,8 @@ class FocalLoss(AbstractSoftmaxLoss):
         """The loss, reduced; on a GPU in one pass with its gradient."""
         # Small batches are host-bound, and reading a buffer as an attribute costs time.
         weight = self._buffers["weight"] if "weight" in self._buffers else self.weight  # noqa: SIM401
-        gamma, ignore_index, smoothing, detached = self.gamma, self.ignore_index, self.label_smoothing, self.detached
-        return reduced_focal_loss(logits, target, gamma, weight, ignore_index, smoothing, detached, self.reduction)
+        spec = LossSpec(self.gamma, self.ignore_index, self.label_smoothing, self.detached, self.reduction)
+        return reduced_focal_loss(logits, target, weight, spec)
 
     def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of each sample."""
@@ -163,55 +163,45 @@ class FocalLoss(AbstractSoftmaxLoss):
         return f"{gamma}{super().extra_repr()}, label_smoothing={self.label_smoothing}, detached={self.detached}"
 
 
-def reduced_focal_loss(  # noqa: PLR0917 host-bound for small batches; keyword arguments cost time
-    logits: Tensor,
-    target: Tensor,
-    gamma: Any,
-    weight: Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-    detached: bool,
-    reduction: Reduction,
-) -> Tensor:
+def reduced_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor:
     """Focal loss, reduced as `nn.CrossEntropyLoss` does: the one place where a path to its value is chosen.
 
     Gamma is checked: a number, a tuple, or a policy.
     """
     # 1. A schedule has one gamma for all samples.
-    if isinstance(gamma, GammaPolicy) and gamma.current_gamma is not None:
-        gamma = gamma.current_gamma
+    if isinstance(spec.gamma, GammaPolicy) and spec.gamma.current_gamma is not None:
+        spec = spec._replace(gamma=spec.gamma.current_gamma)
     # 2. A kernel on the tensors as they are. This comes before any check: small batches are host-bound.
-    loss = dispatch.focal_loss(logits, target, gamma, weight, ignore_index, label_smoothing, detached, reduction)
+    loss = dispatch.focal_loss(spec, logits, target, weight)
     if loss is not None:
         return loss
     # 3. Cross-entropy raises if the tensors do not fit together. It computes gamma = 0, and losses without classes,
     #    where there is no probability to focus on.
     likewise: dict[str, Any] = {
         "weight": weight,
-        "ignore_index": ignore_index,
-        "reduction": reduction,
-        "label_smoothing": label_smoothing,
+        "ignore_index": spec.ignore_index,
+        "reduction": spec.reduction,
+        "label_smoothing": spec.label_smoothing,
     }
     check_fit(logits, target, **likewise)
-    gamma = resolve_gamma(gamma, classes=_count_classes(logits))
-    if gamma == 0.0 or not _count_classes(logits):
+    spec = spec._replace(gamma=resolve_gamma(spec.gamma, classes=_count_classes(logits)))
+    if spec.gamma == 0.0 or not _count_classes(logits):
         return F.cross_entropy(logits, target, **likewise)
     # 4. Rows without gaps, and a weight of the loss's type and of one dimension.
     dtype, rows = loss_dtype(logits, target, weight), to_rows(logits, target)
     weight = None if weight is None else weight.flatten().to(dtype)
-    settings = Settings(gamma, weight, ignore_index, label_smoothing, detached)
     # 5. A kernel on these rows; on a CPU one pass; else the plain formula.
     if dispatch.supports(rows.logits, rows.target, weight):
-        loss = dispatch.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), *settings, reduction)
+        loss = dispatch.focal_loss(spec, rows.logits.contiguous(), rows.target.contiguous(), weight)
         if loss is not None:
-            return loss.reshape(rows.shape) if reduction == "none" else loss
-    soft_policy = isinstance(gamma, GammaPolicy) and (label_smoothing or not rows.has_indices)
+            return loss.reshape(rows.shape) if spec.reduction == "none" else loss
+    soft_policy = isinstance(spec.gamma, GammaPolicy) and (spec.label_smoothing or not rows.has_indices)
     if one_pass.supports(logits, target, weight) and not soft_policy:
         wide = rows._replace(logits=at_least_float32(rows.logits, rows.target, weight))
-        loss = blocks.focal_loss(wide, settings, reduction, functools.partial(focal_rows, settings=settings))
-        return (loss.reshape(rows.shape) if reduction == "none" else loss).to(dtype)
-    losses = focal_rows(rows, settings).reshape(rows.shape)
-    return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index).to(dtype)
+        loss = blocks.focal_loss(wide, spec, weight, functools.partial(focal_rows, spec=spec, weight=weight))
+        return (loss.reshape(rows.shape) if spec.reduction == "none" else loss).to(dtype)
+    losses = focal_rows(rows, spec, weight).reshape(rows.shape)
+    return reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index).to(dtype)
 
 
 def _count_classes(logits: Any) -> int:

@@ -9,7 +9,7 @@ from refocal.losses.base import FIT_INSTEAD, AbstractGammaLoss, NoPosteriorError
 from refocal.losses.cpu import blocks, one_pass
 from refocal.losses.formulas import inverse_focal_rows
 from refocal.losses.posterior_maps import InverseFocalMap
-from refocal.losses.settings import Reduction, Settings
+from refocal.losses.spec import LossSpec
 
 
 def inverse_focal_loss(
@@ -37,8 +37,8 @@ def inverse_focal_loss(
     Reference: the part of AdaFocal with negative gamma, Komisarenko and Kull (2024), section 5.1.
     """
     exponent = _check.scalar_gamma(gamma, least=0.0)
-    settings = Settings(exponent, weight, _check.whole(ignore_index, "ignore_index"))
-    return _reduced_inverse_focal_loss(logits, target, settings, "none")
+    spec = LossSpec(exponent, _check.whole(ignore_index, "ignore_index"))
+    return _reduced_inverse_focal_loss(logits, target, weight, spec)
 
 
 class InverseFocalLoss(AbstractGammaLoss):
@@ -59,8 +59,8 @@ class InverseFocalLoss(AbstractGammaLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced."""
-        settings = Settings(self.gamma, self.weight, self.ignore_index)
-        return _reduced_inverse_focal_loss(logits, target, settings, self.reduction)
+        spec = LossSpec(self.gamma, self.ignore_index, reduction=self.reduction)
+        return _reduced_inverse_focal_loss(logits, target, self.weight, spec)
 
     @property
     def posterior_map(self) -> nn.Module:
@@ -71,8 +71,8 @@ class InverseFocalLoss(AbstractGammaLoss):
         return InverseFocalMap(self.gamma, weight=self._class_weights)
 
 
-def _reduced_inverse_focal_loss(logits: Tensor, target: Tensor, settings: Settings, reduction: Reduction) -> Tensor:
+def _reduced_inverse_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor:
     def fast(call: one_pass.Call, index: Tensor, weights: Tensor) -> Tensor:
-        return blocks.hard_loss(call, index, weights, -settings.gamma)
+        return blocks.hard_loss(call, index, weights, -spec.gamma)
 
-    return one_pass.index_loss(logits, target, settings, reduction, plain=inverse_focal_rows, fast=fast)
+    return one_pass.index_loss(logits, target, weight, spec, plain=inverse_focal_rows, fast=fast)

@@ -13,7 +13,7 @@ from refocal.losses.base import FIT_INSTEAD, AbstractLoss, NoPosteriorError
 from refocal.losses.pair_sums import laplacian_form
 from refocal.losses.posterior_maps import SoftmaxMap
 from refocal.losses.rows import gather_target, loss_dtype, parse_index_rows
-from refocal.losses.settings import Reduction
+from refocal.losses.spec import Reduction
 
 _KERNEL_WIDTH = 0.4
 

@@ -12,7 +12,7 @@ from refocal.losses.internals import is_in_forward_mode
 from refocal.losses.posterior_maps import FocalMap, SoftmaxMap
 from refocal.losses.proper_solver import proper_focal_rows, proper_focal_rows_plain
 from refocal.losses.rows import gather_target, loss_dtype, parse_index_rows, weigh
-from refocal.losses.settings import Reduction
+from refocal.losses.spec import Reduction
 
 
 def proper_focal_loss(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from refocal import _check
 from refocal._arrays import PerClass
 from refocal.losses.base import AbstractLoss, length
-from refocal.losses.formulas import sigmoid_focal_elements
+from refocal.losses.formulas import sigmoid_focal
 from refocal.losses.gpu import dispatch
 from refocal.losses.posterior_maps import SigmoidMap
 from refocal.losses.rows import check_tensors, loss_dtype
-from refocal.losses.settings import Reduction
+from refocal.losses.spec import LossSpec, Reduction
 
 _GAMMA, _ALPHA = 2.0, 0.25  # the defaults of Lin et al. and of torchvision
 
@@ -56,7 +54,7 @@ def sigmoid_focal_loss(
     exponent = _check.gamma(gamma, classes=classes, least=0.0)
     balance = _check.alpha(alpha, classes=classes)
     ignore_index = _check.whole(ignore_index, "ignore_index")
-    return _reduced_sigmoid_focal_loss(logits, target, exponent, balance, ignore_index, "none")
+    return _reduced_sigmoid_focal_loss(logits, target, LossSpec(exponent, ignore_index, alpha=balance))
 
 
 class SigmoidFocalLoss(AbstractLoss):
@@ -87,7 +85,8 @@ class SigmoidFocalLoss(AbstractLoss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss, reduced; on a GPU in one pass with its gradient."""
         check_tensors(logits=logits, target=target)
-        return _reduced_sigmoid_focal_loss(logits, target, self.gamma, self.alpha, self.ignore_index, self.reduction)
+        spec = LossSpec(self.gamma, self.ignore_index, reduction=self.reduction, alpha=self.alpha)
+        return _reduced_sigmoid_focal_loss(logits, target, spec)
 
     @property
     def posterior_map(self) -> nn.Module:
@@ -99,16 +98,14 @@ class SigmoidFocalLoss(AbstractLoss):
         return f"gamma={self.gamma}, alpha={self.alpha}, ignore_index={self.ignore_index}, reduction={self.reduction!r}"
 
 
-def _reduced_sigmoid_focal_loss(  # noqa: PLR0917 as `reduced_focal_loss`
-    logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int, reduction: Reduction
-) -> Tensor:
+def _reduced_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) -> Tensor:
     """Sigmoid focal loss of two tensors, reduced: the one place where a path to its value is chosen.
 
     Gamma and alpha are checked: each is a number, or a tuple whose length may not fit the logits; alpha may be None.
     """
     # 1. A kernel. This comes before other checks: small batches are host-bound.
-    if target.shape == logits.shape and dispatch.supports_sigmoid(logits, target, gamma, alpha):
-        return dispatch.sigmoid_focal_loss(logits, target, gamma, alpha, ignore_index, reduction=reduction)
+    if target.shape == logits.shape and dispatch.supports_sigmoid(spec, logits, target):
+        return dispatch.sigmoid_focal_loss(spec, logits, target)
     # 2. Checks of what the kernels leave.
     if not logits.is_floating_point():
         msg = f"logits must have a floating-point dtype, got {logits.dtype}"
@@ -117,14 +114,10 @@ def _reduced_sigmoid_focal_loss(  # noqa: PLR0917 as `reduced_focal_loss`
         msg = f"logits and target must have the same shape, got {tuple(logits.shape)} and {tuple(target.shape)}"
         raise ValueError(msg)
     classes = _count_classes(logits)
-    gamma, alpha = _check.gamma(gamma, classes=classes, least=0.0), _check.alpha(alpha, classes=classes)
+    gamma = _check.gamma(spec.gamma, classes=classes, least=0.0)
+    spec = spec._replace(gamma=gamma, alpha=_check.alpha(spec.alpha, classes=classes))
     # 3. The plain formula, reduced at least in float32.
-    losses = sigmoid_focal_elements(logits, target, gamma, alpha, ignore_index)
-    if reduction != "none":
-        losses = losses.sum()
-    if reduction == "mean":
-        losses = losses / (target != ignore_index).sum()
-    return losses.to(loss_dtype(logits))
+    return sigmoid_focal(logits, target, spec).to(loss_dtype(logits))
 
 
 def _count_classes(logits: Tensor) -> int | None:

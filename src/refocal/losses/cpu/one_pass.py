@@ -18,7 +18,7 @@ from refocal._arrays import is_transformed
 from refocal.losses.eager import is_constant_beside, is_eager
 from refocal.losses.internals import apply_directly, has_storage
 from refocal.losses.rows import Rows, loss_dtype, parse_index_rows, reduce, row_blocks
-from refocal.losses.settings import Reduction, Settings
+from refocal.losses.spec import LossSpec
 
 Plain = Callable[[Rows], Tensor]  # from rows to losses (n,)
 
@@ -47,8 +47,8 @@ def supports(logits: Any, target: Any, weight: Any = None) -> bool:
 def index_loss(
     logits: Tensor,
     target: Tensor,
-    settings: Settings,
-    reduction: Reduction,
+    weight: Tensor | None,
+    spec: LossSpec,
     *,
     plain: Callable[..., Tensor],
     fast: Callable[[Call, Tensor, Tensor], Tensor],
@@ -58,30 +58,27 @@ def index_loss(
     Args:
         logits: Scores (N, K, ...).
         target: Class indices (N, ...).
-        settings: The settings of the loss.
-        reduction: How to reduce, as in `nn.CrossEntropyLoss`.
-        plain: Takes (rows, settings) and returns losses (N,).
+        weight: Class weights (K,), or None.
+        spec: What the loss computes.
+        plain: Takes (rows, spec, weight) and returns losses (N,).
         fast: Takes a call, its class indices (N, 1) and its weights (N, 1), and returns the loss.
     """
-    weight, ignore_index = settings.weight, settings.ignore_index
     rows, dtype = parse_index_rows(logits, target, weight=weight), loss_dtype(logits)
     if not supports(logits, target, weight):
-        losses = plain(rows, settings).to(dtype).reshape(rows.shape)
-        return reduce(losses, rows, reduction, weight=weight, ignore_index=ignore_index)
-    loss = fast(*prepare(rows, ignore_index, weight, reduction, functools.partial(plain, settings=settings)))
-    return (loss.reshape(rows.shape) if reduction == "none" else loss).to(dtype)
+        losses = plain(rows, spec, weight).to(dtype).reshape(rows.shape)
+        return reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index)
+    loss = fast(*prepare(rows, spec, weight, functools.partial(plain, spec=spec, weight=weight)))
+    return (loss.reshape(rows.shape) if spec.reduction == "none" else loss).to(dtype)
 
 
-def prepare(
-    rows: Rows, ignore_index: int, weight: Tensor | None, reduction: Reduction, plain: Plain
-) -> tuple[Call, Tensor, Tensor]:
+def prepare(rows: Rows, spec: LossSpec, weight: Tensor | None, plain: Plain) -> tuple[Call, Tensor, Tensor]:
     """A call, its class indices (N, 1), which are safe to use, and its weights (N, 1), 0 for rows that do not count."""
     target = rows.target[:, None]
-    keep = target != ignore_index
+    keep = target != spec.ignore_index
     index, weights = torch.where(keep, target, 0), keep.to(rows.logits.dtype)
     if weight is not None:
         weights = weights * look_up(weight.flatten().to(weights.dtype), index, rows, plain)
-    divisor = weights.sum() if reduction == "mean" else None if reduction == "none" else 1.0
+    divisor = weights.sum() if spec.reduction == "mean" else None if spec.reduction == "none" else 1.0
     return Call(rows, plain, divisor), index, weights
 
 

@@ -14,18 +14,32 @@ from torch import Tensor
 
 from refocal._arrays import is_transformed
 from refocal.losses.eager import PLAIN_TYPES, is_constant_beside, is_eager
-from refocal.losses.formulas import focal_rows, sigmoid_focal_elements
+from refocal.losses.formulas import focal_rows, sigmoid_focal
 from refocal.losses.gpu import execute
+from refocal.losses.gpu.calls import (
+    ChunkCall,
+    NormalizerCall,
+    PosteriorCall,
+    SigmoidCall,
+    computes_gradient_at_once,
+)
 from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED, on_device_of
 from refocal.losses.gpu.layout import LONGEST_ROW_ON_CHIP
-from refocal.losses.gpu.plan import FocalPlan, plan_focal_loss, plan_posterior_map, plan_sigmoid_loss
-from refocal.losses.gpu.spec import PosteriorSpec, SigmoidSettings, SigmoidSpec, computes_gradient_at_once
+from refocal.losses.gpu.plan import (
+    FocalPlan,
+    plan_chunk,
+    plan_focal_loss,
+    plan_normalizers,
+    plan_posterior_map,
+    plan_sigmoid_loss,
+)
 from refocal.losses.internals import apply_directly, current_device, has_storage
 from refocal.losses.rows import loss_dtype, reduce, to_rows
-from refocal.losses.settings import Reduction, Settings
+from refocal.losses.spec import LossSpec
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_MOST_SCALED = 1 << 30  # elements that 32-bit offsets reach
 
 
 def supports(logits: Any, target: Any, weight: Any = None) -> bool:
@@ -35,9 +49,9 @@ def supports(logits: Any, target: Any, weight: Any = None) -> bool:
     return weight is None or is_constant_beside(weight, logits)
 
 
-def supports_sigmoid(logits: Tensor, target: Tensor, gamma: Any, alpha: Any) -> bool:
+def supports_sigmoid(spec: LossSpec, logits: Tensor, target: Tensor) -> bool:
     """Whether a kernel computes this sigmoid focal loss."""
-    fixed = isinstance(gamma, float) and not isinstance(alpha, tuple)
+    fixed = isinstance(spec.gamma, float) and not isinstance(spec.alpha, tuple)
     return fixed and logits.numel() > 0 and supports(logits, target)
 
 
@@ -50,27 +64,27 @@ def supports_map(logits: Tensor, gamma: Any) -> bool:
     return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
+def supports_chunk(spec: LossSpec, logits: Tensor) -> bool:
+    """Whether a kernel computes a chunk of this linear loss, inside of its operator."""
+    return has_kernels(logits) and not spec.label_smoothing
+
+
+def has_kernels(logits: Tensor) -> bool:
+    """Whether there are kernels for tensors on this device and of this type."""
+    return ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED) and logits.dtype in _DTYPES
+
+
 def _runs_on(logits: Any) -> bool:
-    if type(logits) not in PLAIN_TYPES or not ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED):
-        return False
-    return logits.dtype in _DTYPES and is_eager(logits)
+    return type(logits) in PLAIN_TYPES and has_kernels(logits) and is_eager(logits)
 
 
-def focal_loss(  # noqa: PLR0917 host-bound for small batches; keyword arguments cost time
-    logits: Tensor,
-    target: Tensor,
-    gamma: Any,
-    weight: Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-    detached: bool,
-    reduction: Reduction,
-) -> Tensor | None:
+def focal_loss(spec: LossSpec, logits: Tensor, target: Tensor, weight: Tensor | None) -> Tensor | None:
     """Focal losses, or their sum or mean; None if no kernel supports these tensors or their layout."""
-    if not supports(logits, target, weight) or not isinstance(gamma, (float, tuple)):
+    if not supports(logits, target, weight) or not isinstance(spec.gamma, (float, tuple)):
         return None
     dtype, device = logits.dtype, logits.device
     plan = plan_focal_loss(
+        spec,
         logits.shape,
         logits.stride(),
         dtype,
@@ -80,11 +94,6 @@ def focal_loss(  # noqa: PLR0917 host-bound for small batches; keyword arguments
         target.dtype,
         None if weight is None else weight.shape,
         None if weight is None else weight.dtype,
-        gamma,
-        ignore_index,
-        label_smoothing,
-        detached,
-        reduction,
         dtype != torch.float32 and torch.is_autocast_enabled(device.type),  # autocast does not change wider types
         logits.requires_grad and torch.is_grad_enabled(),
     )
@@ -104,23 +113,65 @@ def focal_loss(  # noqa: PLR0917 host-bound for small batches; keyword arguments
     return loss
 
 
-def sigmoid_focal_loss(
-    logits: Tensor, target: Tensor, gamma: Any, alpha: Any, ignore_index: int, *, reduction: Reduction
-) -> Tensor:
+def sigmoid_focal_loss(spec: LossSpec, logits: Tensor, target: Tensor) -> Tensor:
     """Sigmoid focal losses, or their sum or mean, by the fused kernel."""
     wanted = torch.is_grad_enabled() and logits.requires_grad
-    settings = SigmoidSettings(gamma, alpha, ignore_index)
-    return _SigmoidFocalLoss.apply(logits, target, settings, reduction, wanted)  # type: ignore[no-untyped-call]
+    return _SigmoidFocalLoss.apply(logits, target, spec, wanted)  # type: ignore[no-untyped-call]
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
     """Psi^gamma over dimension 1, by the fused kernel."""
-    plan = plan_posterior_map(PosteriorSpec(logits.shape, logits.stride(), logits.dtype, logits.device, gamma))
+    plan = plan_posterior_map(PosteriorCall(gamma, logits.shape, logits.stride(), logits.dtype, logits.device))
     if plan is None:  # rows without gaps have a plan
         rows = logits.movedim(1, -1).contiguous()
         return posterior_map(rows.reshape(-1, rows.shape[-1]), gamma).reshape(rows.shape).movedim(-1, 1)
     with on_device_of(logits):
         return execute.run_posterior_map(plan, logits)
+
+
+def consume_chunk(  # noqa: PLR0917 the tensors of the kernel
+    spec: LossSpec,
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    gammas: Tensor | None,
+    scale: Tensor,
+    *,
+    gradient: bool,
+) -> Tensor:
+    """Losses (n,) of a chunk of logits (n, V); with `gradient`, `scale` times it takes the place of the logits."""
+    call = ChunkCall(
+        spec,
+        logits.shape,
+        logits.stride(0),
+        logits.dtype,
+        logits.device,
+        None if weight is None else weight.dtype,
+        gamma_by_class=gammas is not None,
+        gradient=gradient,
+        scale_by_row=scale.ndim > 0,
+    )
+    weight = None if weight is None else weight.contiguous()
+    gammas = None if gammas is None else gammas.float()
+    with on_device_of(logits):
+        return execute.run_chunk(plan_chunk(call), logits, target, weight, gammas, scale)
+
+
+def find_normalizers(logits: Tensor, gamma: float, softcap: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The top score, how many classes have it, and the others' sums of exp(x - top) and of h, each (n, 1)."""
+    call = NormalizerCall(gamma, softcap, logits.shape, logits.stride(0), logits.dtype, logits.device)
+    with on_device_of(logits):
+        return execute.run_normalizers(plan_normalizers(call), logits)
+
+
+def scale_gradient(gradient: Tensor, incoming: Tensor) -> Tensor:
+    """A gradient of a linear loss times the incoming one, in place; a kernel that finds 1 leaves it as it is."""
+    if not (has_kernels(gradient) and gradient.numel()):
+        return gradient.mul_(incoming)
+    with on_device_of(gradient):
+        for part in torch.split(gradient.view(-1), _MOST_SCALED):
+            execute.scale_gradient(part, incoming, None)
+    return gradient
 
 
 class _FocalLoss(torch.autograd.Function):
@@ -141,9 +192,9 @@ class _FocalLoss(torch.autograd.Function):
             execute.scale_focal_gradient(plan, gradient, incoming, correction)
             return gradient, None
         logits, target, weight = ctx.saved_tensors
-        spec = plan.spec
+        call, spec = plan.call, plan.call.spec
         if not by_formula:  # not computed with the loss, or a second pass through the same graph
-            plan = plan_focal_loss(*spec._replace(incoming=1 if spec.reduction != "none" else 2))
+            plan = plan_focal_loss(*call._replace(incoming=1 if spec.reduction != "none" else 2))
             assert plan is not None, "the loss had a plan"
             gradient = execute.run_focal_gradient(
                 plan, logits, target, weight, incoming=incoming, correction=correction
@@ -151,11 +202,10 @@ class _FocalLoss(torch.autograd.Function):
             return gradient, None
 
         def formula() -> Tensor:
-            settings = Settings(spec.gamma, weight, spec.ignore_index, spec.label_smoothing, spec.detached)
             rows = to_rows(logits, target)
-            losses = focal_rows(rows, settings).reshape(rows.shape)
+            losses = focal_rows(rows, spec, weight).reshape(rows.shape)
             reduced = reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index)
-            return reduced.to(spec.loss_dtype)
+            return reduced.to(call.loss_dtype)
 
         return _differentiate(formula, logits, incoming), None
 
@@ -165,50 +215,41 @@ _apply_focal_loss = apply_directly(_FocalLoss)  # small batches are host-bound; 
 
 class _SigmoidFocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917 `apply` takes no keyword arguments
-        ctx: Any, logits: Tensor, target: Tensor, settings: SigmoidSettings, reduction: Reduction, wanted: bool
-    ) -> Tensor:
-        spec = SigmoidSpec(
+    def forward(ctx: Any, logits: Tensor, target: Tensor, spec: LossSpec, wanted: bool) -> Tensor:
+        call = SigmoidCall(
+            spec,
             logits.numel(),
             logits.dtype,
             target.dtype,
             loss_dtype(logits),
             logits.device,
-            settings,
-            reduction,
             loss=True,
-            gradient=wanted and computes_gradient_at_once(logits.dtype, reduction),
+            gradient=wanted and computes_gradient_at_once(logits.dtype, spec.reduction),
         )
-        plan = plan_sigmoid_loss(spec)
+        plan = plan_sigmoid_loss(call)
         with on_device_of(logits):
             loss, ctx.gradient, ctx.correction = execute.run_sigmoid_loss(plan, logits, target)
         ctx.save_for_backward(logits, target)
-        ctx.spec = spec
+        ctx.call = call
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
         gradient, ctx.gradient = ctx.gradient, None
         by_formula = _needs_formula(incoming)
         if gradient is not None and not by_formula:
-            return execute.scale_gradient(gradient, incoming, ctx.correction), None, None, None, None
+            return execute.scale_gradient(gradient, incoming, ctx.correction), None, None, None
         logits, target = ctx.saved_tensors
-        spec = ctx.spec
         if not by_formula:
-            plan = plan_sigmoid_loss(spec._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
+            plan = plan_sigmoid_loss(ctx.call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
             correction = ctx.correction
             gradient = execute.run_sigmoid_gradient(plan, logits, target, incoming=incoming, correction=correction)
-            return gradient, None, None, None, None
+            return gradient, None, None, None
 
         def formula() -> Tensor:
-            losses = sigmoid_focal_elements(logits, target, *spec.settings)
-            if spec.reduction != "none":
-                losses = losses.sum()
-            if spec.reduction == "mean":
-                losses = losses / (target != spec.settings.ignore_index).sum()
-            return losses.to(incoming.dtype)
+            return sigmoid_focal(logits, target, ctx.call.spec).to(incoming.dtype)
 
-        return _differentiate(formula, logits, incoming), None, None, None, None
+        return _differentiate(formula, logits, incoming), None, None, None
 
 
 def _needs_formula(incoming: Tensor) -> bool:

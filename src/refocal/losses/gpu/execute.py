@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.launch import ALIGNMENT, current_stream, is_capturing
+from refocal.losses.gpu.launch import ALIGNMENT, Launch, current_stream, is_capturing
 from refocal.losses.gpu.plan import (
     MOST_SMALL_LOSSES,
     FocalPlan,
@@ -72,14 +72,14 @@ def _run_large(  # noqa: PLR0917 the caller's arguments
     """The loss by launches that count targets, compute, and add up; writes its gradient to `gradient`."""
     from refocal.losses.gpu.kernels.sums import LOSSES
 
-    spec = plan.spec
+    call = plan.call
     allocate = logits.new_zeros if plan.cleared else logits.new_empty
     work = allocate(LOSSES.value + plan.losses, dtype=torch.float32)
     if plan.counted:
         plan.count(target, weight, work)
     plan.compute(logits, target, gradient, work, correction, plan.gammas, weight, None)
-    if spec.reduction == "none":
-        return work[LOSSES.value :].reshape(spec.shape[:1] + spec.shape[2:]).to(spec.loss_dtype, copy=True)
+    if call.spec.reduction == "none":
+        return work[LOSSES.value :].reshape(call.shape[:1] + call.shape[2:]).to(call.loss_dtype, copy=True)
     loss = torch.empty_like(plan.loss)
     plan.finish(work, loss, correction)
     return loss
@@ -137,12 +137,12 @@ def run_sigmoid_loss(plan: SigmoidPlan, logits: Tensor, target: Tensor) -> tuple
     """The loss, reduced; its gradient for an incoming gradient of 1; and the correction of a mean's gradient."""
     from refocal.losses.gpu.kernels.sums import LOSSES
 
-    spec = plan.spec
+    call = plan.call
     allocate = logits.new_zeros if takes_tickets(plan.programs) else logits.new_empty
     work = allocate(LOSSES.value + 2 * plan.programs, dtype=torch.float32)
-    gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if spec.gradient else None
-    by_element, mean = spec.reduction == "none", spec.reduction == "mean"
-    loss = torch.empty(logits.shape if by_element else (), dtype=spec.loss_dtype, device=logits.device)
+    gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if call.gradient else None
+    by_element, mean = call.spec.reduction == "none", call.spec.reduction == "mean"
+    loss = torch.empty(logits.shape if by_element else (), dtype=call.loss_dtype, device=logits.device)
     correction = torch.empty((), dtype=torch.float32, device=logits.device) if mean else None
     plan.compute(logits.contiguous(), target.contiguous(), gradient, work, loss, None, None)
     if not by_element:
@@ -172,3 +172,20 @@ def run_posterior_map(plan: PosteriorPlan, logits: Tensor) -> Tensor:
     probs = torch.empty_strided(logits.shape, plan.strides, dtype=logits.dtype, device=logits.device)
     plan.compute(logits, probs)
     return probs
+
+
+def run_chunk(  # noqa: PLR0917 the tensors of the kernel
+    launch: Launch, logits: Tensor, target: Tensor, weight: Tensor | None, gammas: Tensor | None, scale: Tensor
+) -> Tensor:
+    """The losses (n,) of a chunk of logits (n, V), which `scale` times the gradient may replace."""
+    losses = torch.empty(len(target), dtype=torch.float32, device=logits.device)
+    launch(logits, target.contiguous(), losses, scale.float().contiguous(), gammas, weight)
+    return losses
+
+
+def run_normalizers(launch: Launch, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The top score, how many classes have it, and the others' sums of exp(x - top) and of h, each (n, 1)."""
+    top, rest, others = torch.empty(3, len(logits), 1, dtype=torch.float32, device=logits.device)
+    ties = torch.empty(len(logits), 1, dtype=torch.int32, device=logits.device)
+    launch(logits, top, ties, rest, others)
+    return top, ties, rest, others

@@ -1,6 +1,6 @@
 """The planner: which kernels compute a call, and how they are laid out over a GPU.
 
-Small batches are host-bound, so a plan is worked out once per spec and cached. Batches whose size changes every time
+Small batches are host-bound, so a plan is worked out once per call and cached. Batches whose size changes every time
 gain nothing from the cache.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from refocal.losses.gpu.calls import ChunkCall, FocalCall, NormalizerCall, PosteriorCall, SigmoidCall
 from refocal.losses.gpu.launch import ALIGNMENT, Launch, multiprocessors
 from refocal.losses.gpu.layout import (
     LONGEST_ROW_ON_CHIP,
@@ -26,7 +27,6 @@ from refocal.losses.gpu.layout import (
     find_layout,
     next_power,
 )
-from refocal.losses.gpu.spec import FocalSpec, PosteriorSpec, SigmoidSpec
 
 _SIGMOID_BLOCK = 2048  # scores per program
 MOST_SMALL_LOSSES = 16_384  # losses of a small batch, whose buffer is kept
@@ -36,6 +36,7 @@ _MOST_BYTES_CORRECTED = 1 << 25
 # Rows whose length is not a multiple of 16 bytes have kernels of their own if they are short, and if they are long.
 _LONGEST_FLAT_ROW = 64
 _WIDTH = 8  # classes of a long row that a thread loads together
+_LONG_ROW_OF_CHUNK = 65_536
 _MOST_BYTES_READ_AGAIN = 1 << 25  # of long rows in work at a time: the L2 cache holds them
 
 
@@ -43,7 +44,7 @@ _MOST_BYTES_READ_AGAIN = 1 << 25  # of long rows in work at a time: the L2 cache
 class FocalPlan:
     """The launches of a focal loss, and what it takes to call them."""
 
-    spec: FocalSpec
+    call: FocalCall
     losses: int  # how many are added up: one per row, or one per tile
     gradient: bool
     gradient_strides: tuple[int, ...] | None  # None if they are those of the logits
@@ -60,53 +61,53 @@ class FocalPlan:
     multiply: Launch
 
 
-# The fields are the key of the cache: small batches are host-bound, and making a FocalSpec per call would cost time.
+# The fields are the key of the cache: small batches are host-bound, and making a FocalCall per call would cost time.
 @functools.lru_cache(maxsize=256)
 def plan_focal_loss(*fields: Any) -> FocalPlan | None:
-    """The plan of a `FocalSpec`, given by its fields; None if no kernel supports it."""
+    """The plan of a `FocalCall`, given by its fields; None if no kernel supports it."""
     from refocal.losses.gpu.kernels import sums
 
-    spec = FocalSpec(*fields)
-    layout = find_layout(spec.shape, spec.strides)
-    if layout is None or not _is_supported(spec):
+    call = FocalCall(*fields)
+    layout = find_layout(call.shape, call.strides)
+    if layout is None or not _is_supported(call):
         return None
-    target_layout = layout if spec.has_indices else find_layout(spec.shape, spec.target_strides)
+    target_layout = layout if call.has_indices else find_layout(call.shape, call.target_strides)
     if target_layout is None or layout.span != target_layout.span:
         return None
-    size, classes = math.prod(spec.shape), spec.shape[1]
+    size, classes = math.prod(call.shape), call.shape[1]
     rows = size // classes
-    if _is_flat(spec, layout):
-        tiling = choose_flat_tiling(rows, classes, spec.dtype.itemsize)
+    if _is_flat(call, layout):
+        tiling = choose_flat_tiling(rows, classes, call.dtype.itemsize)
     else:
         tiling = choose_tiling(rows, classes, layout.span)
-    losses = tiling.programs if tiling.rows > 1 and spec.reduction != "none" else rows
-    small = size * spec.dtype.itemsize <= _MOST_BYTES_CORRECTED and losses <= MOST_SMALL_LOSSES
-    small = small and spec.reduction != "none" and not spec.incoming
-    beside = small and spec.counted
-    strides, gamma = layout.gradient_strides(spec.shape), spec.gamma
+    losses = tiling.programs if tiling.rows > 1 and call.spec.reduction != "none" else rows
+    small = size * call.dtype.itemsize <= _MOST_BYTES_CORRECTED and losses <= MOST_SMALL_LOSSES
+    small = small and call.spec.reduction != "none" and not call.incoming
+    beside = small and call.counted
+    strides, gamma = layout.gradient_strides(call.shape), call.spec.gamma
     return FocalPlan(
-        spec=spec,
+        call=call,
         losses=losses,
-        gradient=spec.gradient,
-        gradient_strides=None if strides == spec.strides else strides,
-        gammas=_copy_gammas(gamma, spec.device) if isinstance(gamma, tuple) else None,
-        target_has_gaps=spec.has_indices and common_stride(spec.target_shape, spec.target_strides, alone=1) != 1,
-        counted=spec.counted,
+        gradient=call.gradient,
+        gradient_strides=None if strides == call.strides else strides,
+        gammas=_copy_gammas(gamma, call.device) if isinstance(gamma, tuple) else None,
+        target_has_gaps=call.has_indices and common_stride(call.target_shape, call.target_strides, alone=1) != 1,
+        counted=call.counted,
         small=small,
-        cleared=not spec.counted and spec.reduction != "none" and takes_tickets(losses),
-        loss=torch.empty((), dtype=spec.loss_dtype, device=spec.device),
-        correction=torch.empty((), dtype=torch.float32, device=spec.device),
-        compute=_plan_computation(spec, layout, target_layout, tiling, beside=beside),
+        cleared=not call.counted and call.spec.reduction != "none" and takes_tickets(losses),
+        loss=torch.empty((), dtype=call.loss_dtype, device=call.device),
+        correction=torch.empty((), dtype=torch.float32, device=call.device),
+        compute=_plan_computation(call, layout, target_layout, tiling, beside=beside),
         count=Launch(
             sums.count_targets,
             sums.COUNTS.value,
-            (rows, classes, spec.ignore_index),
+            (rows, classes, call.spec.ignore_index),
             warps=32,
             BLOCK=8192,
-            WEIGHTED=spec.weight_dtype is not None,
+            WEIGHTED=call.weight_dtype is not None,
         ),
-        finish=_plan_sum(losses, spec.expected, counted=spec.counted, beside=beside),
-        multiply=plan_multiplication(size, spec.dtype, spec.loss_dtype, spec.device, corrected=beside),
+        finish=_plan_sum(losses, call.expected, counted=call.counted, beside=beside),
+        multiply=plan_multiplication(size, call.dtype, call.loss_dtype, call.device, corrected=beside),
     )
 
 
@@ -114,35 +115,35 @@ def plan_focal_loss(*fields: Any) -> FocalPlan | None:
 class SigmoidPlan:
     """The launches of a sigmoid focal loss, and what it takes to call them."""
 
-    spec: SigmoidSpec
+    call: SigmoidCall
     programs: int
     compute: Launch
     finish: Launch
 
 
 @functools.lru_cache(maxsize=256)
-def plan_sigmoid_loss(spec: SigmoidSpec) -> SigmoidPlan:
+def plan_sigmoid_loss(call: SigmoidCall) -> SigmoidPlan:
     """The plan of a sigmoid focal loss, or of its gradient for an incoming one."""
     from refocal.losses.gpu.kernels import sigmoid
 
-    gamma, alpha, ignore_index = spec.settings
-    programs, mean = -(-spec.size // _SIGMOID_BLOCK), spec.reduction == "mean"
+    gamma, alpha, ignore_index = call.spec.gamma, call.spec.alpha, call.spec.ignore_index
+    programs, mean = -(-call.size // _SIGMOID_BLOCK), call.spec.reduction == "mean"
     compute = Launch(
         sigmoid.sigmoid_focal,
         programs,
-        (spec.size, gamma, 0.0 if alpha is None else alpha, float(ignore_index), 1.0 / spec.size if mean else 1.0),
+        (call.size, gamma, 0.0 if alpha is None else alpha, float(ignore_index), 1.0 / call.size if mean else 1.0),
         warps=4,
         BLOCK=_SIGMOID_BLOCK,
         BALANCED=alpha is not None,
         WHOLE=whole(gamma),
-        LOSS=spec.loss,
-        GRADIENT=spec.gradient,
-        INCOMING=not spec.loss,
-        BY_ELEMENT=spec.reduction == "none",
+        LOSS=call.loss,
+        GRADIENT=call.gradient,
+        INCOMING=not call.loss,
+        BY_ELEMENT=call.spec.reduction == "none",
         COUNTED=mean,
     )
-    finish = _plan_sum(programs, float(spec.size) if mean else 1.0, counted=mean, beside=mean)
-    return SigmoidPlan(spec, programs, compute, finish)
+    finish = _plan_sum(programs, float(call.size) if mean else 1.0, counted=mean, beside=mean)
+    return SigmoidPlan(call, programs, compute, finish)
 
 
 class PosteriorPlan(NamedTuple):
@@ -153,26 +154,77 @@ class PosteriorPlan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def plan_posterior_map(spec: PosteriorSpec) -> PosteriorPlan | None:
+def plan_posterior_map(call: PosteriorCall) -> PosteriorPlan | None:
     """The plan of a posterior map; None if no kernel supports this layout."""
     from refocal.losses.gpu.kernels import posterior
 
-    layout = find_layout(spec.shape, spec.strides)
+    layout = find_layout(call.shape, call.strides)
     if layout is None:
         return None
-    classes = spec.shape[1]
-    rows = math.prod(spec.shape) // classes
+    classes = call.shape[1]
+    rows = math.prod(call.shape) // classes
     block, tile_rows, warps, programs = choose_tiling(rows, classes, layout.span)
     constants = {
         "CLASSES": classes,
         "SPAN": layout.span,
         "IMAGE": layout.image,
         "STRIDE": layout.stride,
-        "WHOLE": whole(spec.gamma),
+        "WHOLE": whole(call.gamma),
     }
-    numbers = (rows, spec.gamma)
+    numbers = (rows, call.gamma)
     launch = Launch(posterior.rows_on_chip, programs, numbers, warps=warps, BLOCK=block, ROWS=tile_rows, **constants)
-    return PosteriorPlan(launch, layout.gradient_strides(spec.shape))
+    return PosteriorPlan(launch, layout.gradient_strides(call.shape))
+
+
+@functools.lru_cache(maxsize=64)
+def plan_chunk(call: ChunkCall) -> Launch:
+    """The launch for a chunk of a linear loss."""
+    from refocal.losses.gpu.kernels import linear
+
+    spec = call.spec
+    rows, classes = call.shape
+    programs, warps, lanes = _tile_chunk(rows, classes, call.device)
+    return Launch(
+        linear.loss_and_gradient,
+        programs,
+        (rows, spec.gamma, spec.ignore_index, spec.softcap),
+        warps=warps,
+        CLASSES=classes,
+        STRIDE=call.stride,
+        LANES=lanes,
+        WIDTH=_WIDTH,
+        CAPPED=spec.softcap > 0,
+        GAMMA_BY_CLASS=call.gamma_by_class,
+        WEIGHTED=call.weight_dtype is not None,
+        WHOLE=0 if call.gamma_by_class else whole(spec.gamma),
+        DETACHED=spec.detached,
+        GRADIENT=call.gradient,
+        SCALE_BY_ROW=call.scale_by_row,
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def plan_normalizers(call: NormalizerCall) -> Launch:
+    """The launch for the normalizers of a chunk."""
+    from refocal.losses.gpu.kernels import linear
+
+    rows, classes = call.shape
+    programs, warps, lanes = _tile_chunk(rows, classes, call.device)
+    numbers = (rows, call.gamma, call.softcap)
+    constants = {"CLASSES": classes, "STRIDE": call.stride, "LANES": lanes, "WIDTH": _WIDTH, "CAPPED": call.softcap > 0}
+    return Launch(linear.normalizers, programs, numbers, warps=warps, WHOLE=whole(call.gamma), **constants)
+
+
+def _tile_chunk(rows: int, classes: int, device: torch.device) -> tuple[int, int, int]:
+    """Programs, warps of a program, and lanes of 8 classes that a program reads at once.
+
+    The L2 cache holds as many long rows as there are multiprocessors until they are read a second time. These sizes
+    are the fastest on an H200.
+    """
+    if classes > _LONG_ROW_OF_CHUNK:
+        return min(rows, multiprocessors(device)), 32, 2048
+    lanes = min(512, max(32, next_power(-(-classes // _WIDTH))))
+    return min(rows, 4 * multiprocessors(device)), min(8, lanes // 32), lanes
 
 
 @functools.lru_cache(maxsize=256)
@@ -192,62 +244,62 @@ def plan_multiplication(
     return Launch(sums.scale_all, programs, (size,), warps=8, CORRECTED=corrected, BLOCK=block)
 
 
-def _is_supported(spec: FocalSpec) -> bool:
+def _is_supported(call: FocalCall) -> bool:
     """Whether the shapes fit together and a kernel computes this loss."""
-    shape, classes = spec.shape, spec.shape[1]
-    if spec.target_shape != (shape[:1] + shape[2:] if spec.has_indices else shape) or not math.prod(shape):
+    shape, classes = call.shape, call.shape[1]
+    if call.target_shape != (shape[:1] + shape[2:] if call.has_indices else shape) or not math.prod(shape):
         return False
     # PyTorch's cross-entropy computes gamma = 0.
-    gamma_fits = len(spec.gamma) == classes if isinstance(spec.gamma, tuple) else spec.gamma > 0
+    gamma_fits = len(call.spec.gamma) == classes if isinstance(call.spec.gamma, tuple) else call.spec.gamma > 0
     # PyTorch rejects class probabilities together with an index to ignore.
-    target_fits = spec.target_dtype == torch.int64 if spec.has_indices else spec.ignore_index < 0
+    target_fits = call.target_dtype == torch.int64 if call.has_indices else call.spec.ignore_index < 0
     # PyTorch rejects or converts a weight of another type.
-    weight_fits = spec.weight_dtype is None or (spec.weight_shape, spec.weight_dtype) == (shape[1:2], spec.loss_dtype)
-    if not (gamma_fits and target_fits and weight_fits) or spec.loss_dtype == torch.float64:
+    weight_fits = call.weight_dtype is None or (call.weight_shape, call.weight_dtype) == (shape[1:2], call.loss_dtype)
+    if not (gamma_fits and target_fits and weight_fits) or call.loss_dtype == torch.float64:
         return False
-    return spec.hard or classes <= LONGEST_ROW_ON_CHIP
+    return call.hard or classes <= LONGEST_ROW_ON_CHIP
 
 
-def _is_flat(spec: FocalSpec, layout: Layout) -> bool:
+def _is_flat(call: FocalCall, layout: Layout) -> bool:
     """Whether rows of a hard target are short, side by side, and of a length that is not a multiple of 16 bytes."""
-    classes = spec.shape[1]
-    odd = classes * spec.dtype.itemsize % ALIGNMENT != 0
-    return spec.hard and odd and not layout.span and layout.stride == classes and classes <= _LONGEST_FLAT_ROW
+    classes = call.shape[1]
+    odd = classes * call.dtype.itemsize % ALIGNMENT != 0
+    return call.hard and odd and not layout.span and layout.stride == classes and classes <= _LONGEST_FLAT_ROW
 
 
 def _plan_computation(
-    spec: FocalSpec, layout: Layout, target_layout: Layout, tiling: Tiling, *, beside: bool
+    call: FocalCall, layout: Layout, target_layout: Layout, tiling: Tiling, *, beside: bool
 ) -> Launch:
     """The kernel that computes losses and gradient."""
-    classes, gamma = spec.shape[1], spec.gamma
+    classes, gamma = call.shape[1], call.spec.gamma
     constants: dict[str, Any] = {
         "CLASSES": classes,
         "STRIDE": layout.stride,
-        "COUNTED": spec.counted,
+        "COUNTED": call.counted,
         "BESIDE": beside,
         "GAMMA_BY_CLASS": isinstance(gamma, tuple),
-        "WEIGHTED": spec.weight_dtype is not None,
+        "WEIGHTED": call.weight_dtype is not None,
         "WHOLE": 0 if isinstance(gamma, tuple) else whole(gamma),
-        "DETACHED": spec.detached,
-        "GRADIENT": spec.gradient,
-        "INCOMING": spec.incoming,
+        "DETACHED": call.spec.detached,
+        "GRADIENT": call.gradient,
+        "INCOMING": call.incoming,
     }
-    rows = math.prod(spec.shape) // classes
-    numbers = (rows, 0.0 if isinstance(gamma, tuple) else gamma, spec.ignore_index, spec.expected)
-    if not spec.hard:
-        return _plan_soft(spec, layout, target_layout, tiling, (*numbers, spec.label_smoothing), constants)
+    rows = math.prod(call.shape) // classes
+    numbers = (rows, 0.0 if isinstance(gamma, tuple) else gamma, call.spec.ignore_index, call.expected)
+    if not call.hard:
+        return _plan_soft(call, layout, target_layout, tiling, (*numbers, call.spec.label_smoothing), constants)
     if classes > LONGEST_ROW_ON_CHIP:
-        return _plan_chunks(spec, layout, rows, numbers, constants)
-    return _plan_hard(spec, layout, tiling, numbers, constants)
+        return _plan_chunks(call, layout, rows, numbers, constants)
+    return _plan_hard(call, layout, tiling, numbers, constants)
 
 
-def _is_ragged(spec: FocalSpec, layout: Layout) -> bool:
+def _is_ragged(call: FocalCall, layout: Layout) -> bool:
     """Whether rows start at addresses from which few classes can be loaded together."""
-    return spec.shape[1] % _WIDTH != 0 or layout.stride % _WIDTH != 0
+    return call.shape[1] % _WIDTH != 0 or layout.stride % _WIDTH != 0
 
 
 def _plan_hard(
-    spec: FocalSpec, layout: Layout, tiling: Tiling, numbers: tuple[float, ...], constants: dict[str, Any]
+    call: FocalCall, layout: Layout, tiling: Tiling, numbers: tuple[float, ...], constants: dict[str, Any]
 ) -> Launch:
     """The kernel for one class per row, with whole rows on the chip."""
     from refocal.losses.gpu.kernels import flat, hard
@@ -255,35 +307,35 @@ def _plan_hard(
     block, tile_rows, warps, programs = tiling
     constants["BLOCK"] = block
     if block > LONGEST_TILED_ROW:
-        ragged = _is_ragged(spec, layout)
-        if block == LONGEST_ROW_ON_CHIP and spec.dtype.itemsize == 2 and not ragged:
+        ragged = _is_ragged(call, layout)
+        if block == LONGEST_ROW_ON_CHIP and call.dtype.itemsize == 2 and not ragged:
             # One program fills a multiprocessor, whose memory has room for the next rows.
-            resident = min(programs, multiprocessors(spec.device))
+            resident = min(programs, multiprocessors(call.device))
             return Launch(hard.whole_rows, resident, numbers, warps=warps, STAGES=3, **constants)
         if ragged and block == LONGEST_ROW_ON_CHIP // 2:
             warps //= 2
         return Launch(hard.whole_rows, programs, numbers, warps=warps, STAGES=1, **constants)
-    constants |= {"ROWS": tile_rows, "BY_ROW": spec.reduction == "none" and not spec.incoming}
-    if _is_flat(spec, layout):
+    constants |= {"ROWS": tile_rows, "BY_ROW": call.spec.reduction == "none" and not call.incoming}
+    if _is_flat(call, layout):
         del constants["STRIDE"]
-        constants |= {"LANES": next_power(tile_rows), "FLAT": next_power(tile_rows * spec.shape[1])}
+        constants |= {"LANES": next_power(tile_rows), "FLAT": next_power(tile_rows * call.shape[1])}
         return Launch(flat.flat_rows, programs, numbers, warps=warps, **constants)
     constants |= {"SPAN": layout.span, "IMAGE": layout.image}
     return Launch(hard.tiles_of_rows, programs, numbers, warps=warps, **constants)
 
 
 def _plan_chunks(
-    spec: FocalSpec, layout: Layout, rows: int, numbers: tuple[float, ...], constants: dict[str, Any]
+    call: FocalCall, layout: Layout, rows: int, numbers: tuple[float, ...], constants: dict[str, Any]
 ) -> Launch:
     """The kernel for long rows. The L2 cache holds those in work until they are read a second time."""
     from refocal.losses.gpu.kernels import long
 
-    classes, resident = spec.shape[1], multiprocessors(spec.device)
+    classes, resident = call.shape[1], multiprocessors(call.device)
     lanes, warps, programs = 2048, 32, resident
     constants["WIDTH"] = _WIDTH
-    if not _is_ragged(spec, layout):
+    if not _is_ragged(call, layout):
         return Launch(long.aligned_rows, min(rows, programs), numbers, warps=warps, LANES=lanes, **constants)
-    if 2 * resident * classes * spec.dtype.itemsize <= _MOST_BYTES_READ_AGAIN:  # programs hide each other's waiting
+    if 2 * resident * classes * call.dtype.itemsize <= _MOST_BYTES_READ_AGAIN:  # programs hide each other's waiting
         lanes, warps, programs = 1024, 8, 4 * resident
     full = (classes - 2 * (_WIDTH - 1)) // (lanes * _WIDTH) * (lanes * _WIDTH)
     constants |= {"LANES": lanes, "FULL": full, "TAIL": next_power(max(classes - full, _WIDTH))}
@@ -291,7 +343,7 @@ def _plan_chunks(
 
 
 def _plan_soft(  # noqa: PLR0917 as `_plan_hard`
-    spec: FocalSpec,
+    call: FocalCall,
     layout: Layout,
     target_layout: Layout,
     tiling: Tiling,
@@ -304,13 +356,14 @@ def _plan_soft(  # noqa: PLR0917 as `_plan_hard`
     block, tile_rows, warps, programs = tiling
     warps = min(32, 2 * warps)  # these kernels hold twice as much per row
     constants["BLOCK"] = block
-    if spec.has_indices and block > LONGEST_TILED_ROW and spec.weight_dtype is None and isinstance(spec.gamma, float):
+    one_gamma = isinstance(call.spec.gamma, float)
+    if call.has_indices and block > LONGEST_TILED_ROW and call.weight_dtype is None and one_gamma:
         del constants["GAMMA_BY_CLASS"], constants["WEIGHTED"]
         return Launch(smoothed.smoothed_rows, programs, numbers, warps=warps, **constants)
     constants |= {"ROWS": tile_rows, "SPAN": layout.span, "IMAGE": layout.image}
     constants |= {"TARGET_IMAGE": target_layout.image, "TARGET_STRIDE": target_layout.stride}
-    constants |= {"INDICES": spec.has_indices, "SMOOTHED": spec.label_smoothing > 0}
-    constants["BY_ROW"] = spec.reduction == "none" and not spec.incoming
+    constants |= {"INDICES": call.has_indices, "SMOOTHED": call.spec.label_smoothing > 0}
+    constants["BY_ROW"] = call.spec.reduction == "none" and not call.incoming
     return Launch(soft.rows_on_chip, programs, numbers, warps=warps, **constants)
 
 

@@ -12,24 +12,26 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from refocal.losses.gpu.linear import scale_gradient
-from refocal.losses.gpu.spec import computes_gradient_at_once
+from refocal.losses.gpu.calls import computes_gradient_at_once
+from refocal.losses.gpu.dispatch import scale_gradient
 from refocal.losses.internals import has_storage, is_in_forward_mode
 from refocal.losses.linear.operator import linear_focal
-from refocal.losses.settings import Reduction
+from refocal.losses.spec import LossSpec
 
 
 class LinearCall(NamedTuple):
     """Everything a linear loss depends on besides its tensors; see `refocal.losses.linear.operator.linear_focal`."""
 
-    gamma: float
-    ignore_index: int
-    label_smoothing: float
-    softcap: float
-    detached: bool
+    spec: LossSpec
     chunk_bytes: int
     sum_dtype: torch.dtype
     dtype: torch.dtype
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the operator, which takes plain values."""
+        gamma, ignore_index, label_smoothing, detached, *_ = self.spec
+        return gamma, ignore_index, label_smoothing, detached, self.spec.softcap, *self[1:]
 
 
 class Constants(NamedTuple):
@@ -48,16 +50,16 @@ class LinearInputs(NamedTuple):
     bias: Tensor | None
 
 
-def differentiable_loss(inputs: LinearInputs, constants: Constants, call: LinearCall, reduction: Reduction) -> Tensor:
+def differentiable_loss(inputs: LinearInputs, constants: Constants, call: LinearCall) -> Tensor:
     """Losses (N,), or their sum or mean, differentiable once in hidden states, head and bias."""
     if is_in_forward_mode():
         _reject_tangents(inputs)
     wide = torch.promote_types(call.dtype, torch.float32)
     scale = torch.ones((), dtype=wide, device=inputs.hidden.device)
-    if reduction == "mean":
-        scale = scale / _find_divisor(constants, call.ignore_index, wide)
+    if call.spec.reduction == "mean":
+        scale = scale / _find_divisor(constants, call.spec.ignore_index, wide)
     wanted = torch.is_grad_enabled()
-    losses: Tensor = _LinearFocalLoss.apply(*inputs, scale, *constants, call, reduction, wanted)  # type: ignore[no-untyped-call]
+    losses: Tensor = _LinearFocalLoss.apply(*inputs, scale, *constants, call, wanted)  # type: ignore[no-untyped-call]
     return losses
 
 
@@ -90,13 +92,13 @@ class _LinearFocalLoss(torch.autograd.Function):
         weight: Tensor | None,
         gammas: Tensor | None,
         call: LinearCall,
-        reduction: Reduction,
         wanted: bool,
     ) -> Tensor:
+        reduction = call.spec.reduction
         at_once = wanted and computes_gradient_at_once(call.dtype, reduction)
         needed = [at_once and need for need in ctx.needs_input_grad[:3]]
         tensors = (hidden, head, target, bias, weight, gammas)
-        losses, *gradients = linear_focal(*tensors, scale, *call, needed)
+        losses, *gradients = linear_focal(*tensors, scale, *call.arguments, needed)
         ctx.save_for_backward(*tensors, scale)
         ctx.call, ctx.gradients = call, tuple(gradients) if at_once else None
         return losses if reduction == "none" else losses.sum() * scale
@@ -108,7 +110,7 @@ class _LinearFocalLoss(torch.autograd.Function):
         with torch.no_grad():
             if gradients is None:
                 *tensors, scale = ctx.saved_tensors
-                _, *gradients = linear_focal(*tensors, scale * incoming, *ctx.call, list(needed))
+                _, *gradients = linear_focal(*tensors, scale * incoming, *ctx.call.arguments, list(needed))
             else:
                 gradients = [_scale(gradient, incoming) for gradient in gradients]
         if create_graph:
@@ -116,7 +118,7 @@ class _LinearFocalLoss(torch.autograd.Function):
             sources = (incoming, hidden, head, bias)
             gradients = [_OnceDifferentiated.apply(each, *sources) for each in gradients]  # type: ignore[no-untyped-call]
         found = [each if need else None for each, need in zip(gradients, needed, strict=True)]
-        return (*found, *[None] * 7)
+        return (*found, *[None] * 6)
 
 
 class _OnceDifferentiated(torch.autograd.Function):

@@ -19,7 +19,7 @@ from refocal.losses.linear.posteriors import LabeledStates, Layer, TopPosterior,
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.rows import check_tensors
-from refocal.losses.settings import Reduction, Settings
+from refocal.losses.spec import LossSpec, Reduction
 from refocal.maps.posterior import SmoothingEdge
 
 
@@ -87,9 +87,9 @@ def linear_focal_loss(
         >>> round(linear_focal_loss(hidden, head, torch.tensor([0]), gamma=2.0).item(), 4)
         0.0109
     """
-    settings = Settings(gamma, weight, ignore_index, _check.label_smoothing(label_smoothing, allow_one=True), detached)
+    spec = LossSpec(gamma, ignore_index, _check.label_smoothing(label_smoothing, allow_one=True), detached)
     layer = LayerSettings.check(softcap, chunk_bytes, sum_dtype)
-    return _linear_focal_loss(hidden, head, target, bias, settings, layer, "none")
+    return _linear_focal_loss(hidden, head, target, bias, weight, spec, layer)
 
 
 class LinearFocalLoss(nn.Module):
@@ -151,8 +151,8 @@ class LinearFocalLoss(nn.Module):
     def forward(self, hidden: Tensor, head: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
         """The loss of hidden states (..., D) and the last layer's weights (V, D) and bias (V,), reduced."""
         focal = self.focal
-        settings = Settings(focal.gamma, focal.weight, focal.ignore_index, focal.label_smoothing, focal.detached)
-        return _linear_focal_loss(hidden, head, target, bias, settings, self.layer_settings, focal.reduction)
+        spec = LossSpec(focal.gamma, focal.ignore_index, focal.label_smoothing, focal.detached, focal.reduction)
+        return _linear_focal_loss(hidden, head, target, bias, focal.weight, spec, self.layer_settings)
 
     @torch.no_grad()
     def posterior(self, hidden: Tensor, head: Tensor, bias: Tensor | None = None, *, top: int) -> TopPosterior:
@@ -210,15 +210,14 @@ def _linear_focal_loss(  # noqa: PLR0917 the caller's arguments
     head: Tensor,
     target: Tensor,
     bias: Tensor | None,
-    settings: Settings,
+    weight: Tensor | None,
+    spec: LossSpec,
     layer: LayerSettings,
-    reduction: Reduction,
 ) -> Tensor:
     _check_layer(hidden, head, bias)
     _check_target(target, hidden)
-    gamma, weight, ignore_index, label_smoothing, detached = settings
     _check_weight(weight, head)
-    gamma = resolve_gamma(gamma, classes=len(head))
+    gamma = resolve_gamma(spec.gamma, classes=len(head))
     if isinstance(gamma, GammaPolicy):
         msg = (
             f"gamma must be a number, one value per class or a schedule, got {gamma!r}, which changes with the sample: "
@@ -228,19 +227,19 @@ def _linear_focal_loss(  # noqa: PLR0917 the caller's arguments
     dtype = _product_dtype(hidden)
     gammas = _to_tensor(gamma, torch.promote_types(dtype, torch.float32), hidden.device)
     call = LinearCall(
-        0.0 if gammas is not None else gamma,
-        _check.whole(ignore_index, "ignore_index"),
-        label_smoothing,
-        layer.softcap,
-        detached,
+        spec._replace(
+            gamma=0.0 if gammas is not None else gamma,
+            ignore_index=_check.whole(spec.ignore_index, "ignore_index"),
+            softcap=layer.softcap,
+        ),
         default_chunk_bytes(hidden, head) if layer.chunk_bytes is None else layer.chunk_bytes,
         _check_sum_dtype(layer.sum_dtype, head),
         dtype,
     )
     classes = target.reshape(-1).long()
     inputs = LinearInputs(hidden.reshape(-1, hidden.shape[-1]), head, bias)
-    losses = differentiable_loss(inputs, Constants(classes, weight, gammas), call, reduction)
-    return losses.reshape(target.shape) if reduction == "none" else losses
+    losses = differentiable_loss(inputs, Constants(classes, weight, gammas), call)
+    return losses.reshape(target.shape) if spec.reduction == "none" else losses
 
 
 def _check_layer(hidden: Tensor, head: Tensor, bias: Tensor | None) -> None:

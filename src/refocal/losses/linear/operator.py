@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu import linear as kernels
+from refocal.losses.gpu.dispatch import supports_chunk
 from refocal.losses.internals import is_capturing
 from refocal.losses.linear.chunks import allocate_logits, rows_per_chunk
 from refocal.losses.linear.products import (
@@ -21,7 +21,7 @@ from refocal.losses.linear.products import (
     multiply_by_head,
 )
 from refocal.losses.linear.steps import consume_logits
-from refocal.losses.settings import Settings
+from refocal.losses.spec import LossSpec
 
 
 @torch.library.custom_op("refocal::linear_focal", mutates_args=())
@@ -36,8 +36,8 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
     gamma: float,
     ignore_index: int,
     label_smoothing: float,
-    softcap: float,
     detached: bool,
+    softcap: float,
     chunk_bytes: int,
     sum_dtype: torch.dtype,
     dtype: torch.dtype,
@@ -56,14 +56,14 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
         gamma: The gamma of all classes, if there is none per class.
         ignore_index: Class index that does not count. Such rows take no part in any product.
         label_smoothing: Share of the uniform distribution in the target.
-        softcap: Bound of the logits, 0 for none.
         detached: Whether the gradient through (1 - p)^gamma is stopped.
+        softcap: Bound of the logits, 0 for none.
         chunk_bytes: The memory for the logits of a chunk.
         sum_dtype: The type in which the chunks' gradients of the head are added up.
         dtype: The type in which matrices are multiplied.
         wanted: Which of the three gradients to compute.
     """
-    settings = Settings(gamma if gammas is None else gammas, weight, ignore_index, label_smoothing, detached)
+    spec = LossSpec(gamma, ignore_index, label_smoothing, detached, softcap=softcap)
     kept = _find_counted(target, ignore_index)
     rows = len(target) if kept is None else len(kept)
     losses, of_hidden, of_head, of_bias = _allocate(hidden, head, target, bias, sum_dtype, dtype, wanted)
@@ -75,7 +75,7 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
     weights, offsets = head.to(dtype), None if bias is None else bias.to(dtype)
     step = rows_per_chunk(rows, len(head), dtype, chunk_bytes, beside=bytes_beside(weights) if wanted[0] else 0)
     room = allocate_logits(min(step, rows), len(head), dtype, hidden.device)
-    if _must_check_range(room, settings):
+    if _must_check_range(spec, room):
         check_range(target if kept is None else target[kept], len(head))
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))
@@ -85,7 +85,7 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
 
         # 1. logits; 2. losses, and the gradient over the logits; 3. the gradients of the inputs
         logits = compute_logits(inputs, weights, offsets, out=room[: len(labels)])
-        losses[index] = consume_logits(logits, labels, settings, softcap=softcap, scale=factor, gradient=any(wanted))
+        losses[index] = consume_logits(spec, logits, labels, weight, gammas, factor, gradient=any(wanted))
         if wanted[0]:
             product = of_hidden[chunk] if kept is None else torch.empty_like(inputs)
             multiply_by_head(logits, weights, out=product, room=chunk_bytes - logits.numel() * logits.itemsize)
@@ -124,13 +124,13 @@ def _allocate(  # noqa: PLR0917 the operator's arguments
     )
 
 
-def _must_check_range(logits: Tensor, settings: Settings) -> bool:
+def _must_check_range(spec: LossSpec, logits: Tensor) -> bool:
     """Whether classes that do not exist must be found before any work.
 
     On a GPU, kernels give NaN for them, but an operation of PyTorch would end all work of the process on the device. A
     graph that is being captured cannot wait for the answer.
     """
-    return not logits.is_cuda or not (kernels.supports(logits, settings) or is_capturing())
+    return not logits.is_cuda or not (supports_chunk(spec, logits) or is_capturing())
 
 
 def check_range(target: Tensor, classes: int) -> None:

@@ -1,4 +1,7 @@
-"""What a call asks for: everything that decides about kernels and how they are compiled, without the data."""
+"""Calls of kernels: what a loss computes, and the types and layouts of its tensors, without the data.
+
+A call decides which kernels run and how they are compiled. It is the key under which the planner keeps its plan.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from refocal.losses.rows import common_dtype
-from refocal.losses.settings import Reduction
+from refocal.losses.spec import LossSpec, Reduction
 
 
 def computes_gradient_at_once(dtype: torch.dtype, reduction: Reduction) -> bool:
@@ -20,9 +23,10 @@ def computes_gradient_at_once(dtype: torch.dtype, reduction: Reduction) -> bool:
     return reduction != "none" and dtype != torch.float16
 
 
-class FocalSpec(NamedTuple):
+class FocalCall(NamedTuple):
     """A focal loss of a softmax output."""
 
+    spec: LossSpec
     shape: torch.Size
     strides: tuple[int, ...]
     dtype: torch.dtype
@@ -32,11 +36,6 @@ class FocalSpec(NamedTuple):
     target_dtype: torch.dtype
     weight_shape: torch.Size | None
     weight_dtype: torch.dtype | None
-    gamma: float | tuple[float, ...]
-    ignore_index: int
-    label_smoothing: float
-    detached: bool
-    reduction: Reduction
     autocast: bool
     differentiable: bool
     incoming: int = 0  # the kernels' INCOMING: 0 with the loss; later, 1 for one gradient, 2 for one per row
@@ -49,22 +48,23 @@ class FocalSpec(NamedTuple):
     @property
     def hard(self) -> bool:
         """Whether only one class per row has a loss."""
-        return self.has_indices and not self.label_smoothing
+        return self.has_indices and not self.spec.label_smoothing
 
     @property
     def counted(self) -> bool:
         """Whether a mean divides by a number that depends on the targets."""
-        return self.reduction == "mean" and self.has_indices
+        return self.spec.reduction == "mean" and self.has_indices
 
     @property
     def gradient(self) -> bool:
         """Whether the gradient is computed: with the loss, or for an incoming one."""
-        return self.incoming > 0 or (self.differentiable and computes_gradient_at_once(self.dtype, self.reduction))
+        at_once = self.differentiable and computes_gradient_at_once(self.dtype, self.spec.reduction)
+        return at_once or self.incoming > 0
 
     @property
     def expected(self) -> float:
         """What the sum of losses is divided by if all rows count and no class has a weight."""
-        return math.prod(self.shape) / self.shape[1] if self.reduction == "mean" else 1.0
+        return math.prod(self.shape) / self.shape[1] if self.spec.reduction == "mean" else 1.0
 
     @property
     def loss_dtype(self) -> torch.dtype:
@@ -72,33 +72,49 @@ class FocalSpec(NamedTuple):
         return common_dtype(self.dtype, self.target_dtype, self.weight_dtype, autocast=self.autocast)
 
 
-class SigmoidSettings(NamedTuple):
-    """Everything a sigmoid focal loss depends on besides its data."""
-
-    gamma: float
-    alpha: float | None
-    ignore_index: int
-
-
-class SigmoidSpec(NamedTuple):
+class SigmoidCall(NamedTuple):
     """A sigmoid focal loss: `loss` and `gradient` say what is computed."""
 
+    spec: LossSpec
     size: int
     dtype: torch.dtype
     target_dtype: torch.dtype
     loss_dtype: torch.dtype
     device: torch.device
-    settings: SigmoidSettings
-    reduction: Reduction
     loss: bool
     gradient: bool
 
 
-class PosteriorSpec(NamedTuple):
+class PosteriorCall(NamedTuple):
     """A posterior map of logits (N, K, ...)."""
 
+    gamma: float
     shape: torch.Size
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+
+
+class ChunkCall(NamedTuple):
+    """A chunk of logits (n, V) of a linear loss, whose gradient may take their place."""
+
+    spec: LossSpec
+    shape: torch.Size
+    stride: int
+    dtype: torch.dtype
+    device: torch.device
+    weight_dtype: torch.dtype | None
+    gamma_by_class: bool
+    gradient: bool
+    scale_by_row: bool
+
+
+class NormalizerCall(NamedTuple):
+    """The normalizers of a chunk of logits (n, V), for a posterior map."""
+
     gamma: float
+    softcap: float
+    shape: torch.Size
+    stride: int
+    dtype: torch.dtype
+    device: torch.device
