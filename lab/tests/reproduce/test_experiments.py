@@ -125,7 +125,8 @@ def test_the_readme_counts_the_numbers_beside_the_papers():
     ours = [network for network, cell in theirs if not cell.startswith(NO_ENTRY)]
     own = ours.count("CIFAR-10, ResNet-50")
     assert f"Of the {len(theirs):,} numbers in the tables of Mukhoti et al., {len(ours)} have ours beside" in readme
-    assert f"beside them, {own} of these for their ResNet-50 on CIFAR-10" in readme
+    larger = ours.count("CIFAR-100, ResNet-50")
+    assert f"beside them, {own} of these for their ResNet-50 on CIFAR-10 and {larger} for that on CIFAR-100" in readme
     theirs = cells("003")
     beside = sum(not cell.startswith(NO_ENTRY) for _, cell in theirs)
     assert f"of the {len(theirs)} legible ones in Table 1 of Komisarenko and Kull, {beside}." in readme

@@ -102,7 +102,7 @@ def nearest_temperature(logits: np.ndarray, gamma: float) -> float:
 
 def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
     """Draw the product against the fitted temperature; on the diagonal they agree."""
-    figure.set_size_inches(style.WIDTH * 0.6, 3.3)
+    figure.set_size_inches(style.WIDTH, 4.2)
     ax = figure.subplots()
     points = numbers.curves["points"]
     networks = list(dict.fromkeys(item["network"] for item in points))
@@ -118,7 +118,7 @@ def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
     ax.axline((1, 1), slope=1, color=style.GUIDE, linewidth=0.8)
     ax.set(xlabel="T of Ψ times T of cross-entropy", ylabel="T of focal loss, by NLL", aspect="equal")
     if points:
-        ax.legend(loc="upper left", title="numbers: γ", alignment="left")
+        ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), title="numbers: γ", alignment="left")
         every = [item["product"] for item in points] + [value for item in points for value in item["fitted"]]
         low, high = min(every), max(every)
         margin = 0.15 * (high - low) + 0.05
