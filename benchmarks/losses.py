@@ -103,7 +103,7 @@ def step(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: 
 
 def plain_focal(logits: Tensor, target: Tensor) -> Tensor:
     """Focal loss by tensor operations."""
-    return focal_rows(parse_rows(logits, target, weight=None), LossSpec(GAMMA, -100), None).mean()
+    return focal_rows(parse_rows(logits, target, weight=None), None, LossSpec(GAMMA, -100)).mean()
 
 
 def bandwidth() -> float:
@@ -231,9 +231,7 @@ def variant_rows(rate: float) -> list[str]:
     torch.cuda.empty_cache()
     elements = torch.randn(51_200_000, device="cuda", requires_grad=True)
     labels = (torch.rand(51_200_000, device="cuda") < 0.05).float()
-    plain = step(
-        lambda x, t: sigmoid_focal(x, t, LossSpec(GAMMA, -100, reduction="mean", alpha=0.25)), elements, labels
-    )
+    plain = step(lambda x, t: sigmoid_focal(x, t, LossSpec(GAMMA, -100, alpha=0.25)).mean(), elements, labels)
     others = {"plain": plain, "torch": step(F.binary_cross_entropy_with_logits, elements, labels)}
     run = step(SigmoidFocalLoss(GAMMA), elements, labels)
     unit = elements.nbytes

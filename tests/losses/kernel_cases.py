@@ -35,13 +35,13 @@ def batch(rows, classes, *, dtype=torch.float32, seed=0, spread=3.0):
 
 
 def is_supported(logits, target, spec, weight=None):
-    return dispatch.focal_loss(spec._replace(reduction="mean"), logits, target, weight) is not None
+    return dispatch.focal_loss(logits, target, weight, spec._replace(reduction="mean")) is not None
 
 
 def compare(logits, target, spec, reduction, *, weight=None, incoming=1.0, copied=False):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
     leaf, spec = logits.detach().requires_grad_(), spec._replace(reduction=reduction)
-    value = dispatch.focal_loss(spec, leaf, target, weight)
+    value = dispatch.focal_loss(leaf, target, weight, spec)
     if (value is None) != copied:
         pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of these logits")
     if copied:
@@ -52,7 +52,7 @@ def compare(logits, target, spec, reduction, *, weight=None, incoming=1.0, copie
     exact = logits.double().requires_grad_()
     weight = None if weight is None else weight.double()
     rows = parse_rows(exact, target, weight=weight)
-    plain = focal_rows(rows, spec, weight).reshape(rows.shape)
+    plain = focal_rows(rows, weight, spec).reshape(rows.shape)
     expected = reduce(plain, rows, reduction, weight=weight, ignore_index=spec.ignore_index)
     (incoming * expected.sum()).backward()
     rtol, atol = TOLERANCE[logits.dtype]

@@ -29,7 +29,7 @@ def test_a_plan_is_asked_for_by_the_fields_of_a_call(monkeypatch):
     logits, _, soft = batch(6, 5, dtype=torch.bfloat16)
     logits, soft, weight = logits.t().contiguous().t().requires_grad_(), soft[:4], torch.ones(3, device=DEVICE)
     spec = LossSpec(1.5, -7, 0.25, detached=True, reduction="sum")
-    assert dispatch.focal_loss(spec, logits, soft, weight) is None
+    assert dispatch.focal_loss(logits, soft, weight, spec) is None
     (fields,) = asked
     assert dict(zip(FocalCall._fields, fields, strict=False)) == {
         "spec": spec,
@@ -334,7 +334,7 @@ def test_a_schedule_enters_once_as_the_tensors_are_and_once_as_a_copy(monkeypatc
     strided = torch.stack([logits, logits], dim=2)[..., 0]
     expected = FocalLoss(5.0)(logits, target)
     entered, compute = [], dispatch.focal_loss
-    monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call[0].gamma), compute(*call))[1])
+    monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call[3].gamma), compute(*call))[1])
     for lying, times in ((logits, 1), (strided, 2)):
         entered.clear()
         torch.testing.assert_close(FocalLoss(fls531())(lying, target), expected)

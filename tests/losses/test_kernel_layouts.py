@@ -39,10 +39,10 @@ def plan_anew():
     plan.plan_focal_loss.cache_clear()
 
 
-def spec_for(classes, *, weighted, by_class, detached=False, smoothing=0.0):
+def spec_and_weight(classes, *, weighted, by_class, detached):
     weight = torch.linspace(0.5, 2.0, classes, device=DEVICE) if weighted else None
     gamma = tuple(torch.linspace(0, 3, classes).tolist()) if by_class else 1.5
-    return LossSpec(gamma, -100, smoothing, detached), weight
+    return LossSpec(gamma, -100, detached=detached), weight
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 7, 10, 13, 19, 21, 33, 39])
@@ -68,7 +68,7 @@ def test_channels_last_in_half_precision(classes, dtype, kernels):
 def test_everything_that_short_rows_may_have(weighted, by_class, detached, kernels):
     logits, target, _ = batch(211, 21)  # two full tiles and a part of one
     target[::3] = -100
-    spec, weight = spec_for(21, weighted=weighted, by_class=by_class, detached=detached)
+    spec, weight = spec_and_weight(21, weighted=weighted, by_class=by_class, detached=detached)
     for reduction in REDUCTIONS:
         compare(logits, target, spec, reduction, weight=weight, incoming=0.7)
     assert set(kernels) == {"flat_rows"}
@@ -157,7 +157,7 @@ def test_everything_that_long_rows_may_have(classes, weighted, by_class, kernels
     logits, target, _ = batch(5, classes)
     target[1] = -100
     for detached in (False, True):
-        spec, weight = spec_for(classes, weighted=weighted, by_class=by_class, detached=detached)
+        spec, weight = spec_and_weight(classes, weighted=weighted, by_class=by_class, detached=detached)
         for reduction in REDUCTIONS:
             compare(logits, target, spec, reduction, weight=weight, incoming=0.7)
     assert set(kernels) == {"ragged_rows" if classes % 8 else "aligned_rows"}

@@ -198,12 +198,12 @@ def test_a_class_that_does_not_exist_is_nan_and_harms_no_other_row(classes, wron
     for smoothing in (0.0,) if classes > 1000 else (0.0, 0.1):
         spec = spec._replace(label_smoothing=smoothing)
         leaf = logits.clone().requires_grad_()
-        losses = dispatch.focal_loss(spec, leaf, target, weight)
+        losses = dispatch.focal_loss(leaf, target, weight, spec)
         losses.sum().backward()
         assert losses.isnan().tolist() == [True, False, False]
         assert leaf.grad[0].isnan().any()
         others = logits[1:].clone().requires_grad_()
-        dispatch.focal_loss(spec, others, target[1:], weight).sum().backward()
+        dispatch.focal_loss(others, target[1:], weight, spec).sum().backward()
         torch.testing.assert_close(leaf.grad[1:], others.grad)
 
 

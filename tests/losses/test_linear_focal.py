@@ -179,10 +179,10 @@ def test_a_kernel_clears_ignored_rows(classes: int) -> None:
     """A captured graph cannot leave them out. They may hold NaN."""
     logits, spec = torch.full((2, classes), torch.nan), LossSpec(2.0, -100)
     logits[1] = 0
-    if not dispatch.supports_chunk(spec, logits):
+    if not dispatch.supports_chunk(logits, spec):
         pytest.skip("main memory, on a machine with a GPU")
     target, scale = torch.tensor([-100, 7]), torch.ones(())
-    losses = dispatch.consume_chunk(spec, logits, target, None, None, scale, gradient=True)
+    losses = dispatch.consume_chunk(logits, target, None, None, scale, spec, gradient=True)
     assert losses[0] == 0
     assert not logits[0].any()
     assert logits[1].all()
@@ -256,14 +256,14 @@ def test_classes_are_checked_wherever_no_kernel_runs(
     on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=dtype)
     for capturing in (False, True):
         monkeypatch.setattr(operator, "is_capturing", lambda capturing=capturing: capturing)
-        assert operator._must_check_range(LossSpec(2.0, -100, smoothing), on_gpu) is not capturing
+        assert operator._must_check_range(on_gpu, LossSpec(2.0, -100, smoothing)) is not capturing
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
 def test_classes_are_not_checked_where_a_kernel_runs() -> None:
     """It would make the host wait for the GPU."""
     on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
-    assert not operator._must_check_range(LossSpec(2.0, -100), on_gpu)
+    assert not operator._must_check_range(on_gpu, LossSpec(2.0, -100))
 
 
 def test_policies_by_sample_are_refused() -> None:

@@ -56,7 +56,7 @@ def test_sigmoid_of_easy_scores_keeps_its_digits(gamma):
     logits = torch.tensor([-30.0, -15.1, -8.0, 8.0, 15.1, 30.0], device=DEVICE)
     target = (logits > 0).float()
     leaf = logits.clone().requires_grad_()
-    losses = dispatch.sigmoid_focal_loss(LossSpec(gamma, -100), leaf, target)
+    losses = dispatch.sigmoid_focal_loss(leaf, target, LossSpec(gamma, -100))
     losses.sum().backward()
     exact = logits.double().requires_grad_()
     expected = sigmoid_focal(exact, target.double(), LossSpec(gamma, -100))

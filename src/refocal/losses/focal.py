@@ -172,7 +172,7 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, sp
     if isinstance(spec.gamma, GammaPolicy) and spec.gamma.current_gamma is not None:
         spec = spec._replace(gamma=spec.gamma.current_gamma)
     # 2. A kernel on the tensors as they are. This comes before any check: small batches are host-bound.
-    loss = dispatch.focal_loss(spec, logits, target, weight)
+    loss = dispatch.focal_loss(logits, target, weight, spec)
     if loss is not None:
         return loss
     # 3. Cross-entropy raises if the tensors do not fit together. It computes gamma = 0, and losses without classes,
@@ -192,15 +192,15 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, sp
     weight = None if weight is None else weight.flatten().to(dtype)
     # 5. A kernel on these rows; on a CPU one pass; else the plain formula.
     if dispatch.supports(rows.logits, rows.target, weight):
-        loss = dispatch.focal_loss(spec, rows.logits.contiguous(), rows.target.contiguous(), weight)
+        loss = dispatch.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), weight, spec)
         if loss is not None:
             return loss.reshape(rows.shape) if spec.reduction == "none" else loss
     soft_policy = isinstance(spec.gamma, GammaPolicy) and (spec.label_smoothing or not rows.has_indices)
     if one_pass.supports(logits, target, weight) and not soft_policy:
         wide = rows._replace(logits=at_least_float32(rows.logits, rows.target, weight))
-        loss = blocks.focal_loss(wide, spec, weight, functools.partial(focal_rows, spec=spec, weight=weight))
+        loss = blocks.focal_loss(wide, weight, spec, functools.partial(focal_rows, weight=weight, spec=spec))
         return (loss.reshape(rows.shape) if spec.reduction == "none" else loss).to(dtype)
-    losses = focal_rows(rows, spec, weight).reshape(rows.shape)
+    losses = focal_rows(rows, weight, spec).reshape(rows.shape)
     return reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index).to(dtype)
 
 

@@ -27,7 +27,7 @@ from refocal.maps.simplex import (
 )
 
 
-def focal_rows(rows: Rows, spec: LossSpec, weight: Tensor | None) -> Tensor:
+def focal_rows(rows: Rows, weight: Tensor | None, spec: LossSpec) -> Tensor:
     """Focal losses (N,), at least in float32, with class weights (K,)."""
     logits = at_least_float32(rows.logits, rows.target, weight)
     weight = None if weight is None else weight.to(logits.dtype)
@@ -46,13 +46,13 @@ def focal_rows(rows: Rows, spec: LossSpec, weight: Tensor | None) -> Tensor:
     return losses if counted is None else torch.where(counted, losses, 0)
 
 
-def inverse_focal_rows(rows: Rows, spec: LossSpec, weight: Tensor | None) -> Tensor:
+def inverse_focal_rows(rows: Rows, weight: Tensor | None, spec: LossSpec) -> Tensor:
     """Inverse focal losses (N,)."""
     log_p, _, keep, safe = _target_log_p_and_q(rows.logits, rows.target, spec.ignore_index)
     return weigh(-torch.exp(spec.gamma * torch.log1p(torch.exp(log_p))) * log_p, keep, safe, weight)
 
 
-def dual_focal_rows(rows: Rows, spec: LossSpec, weight: Tensor | None) -> Tensor:
+def dual_focal_rows(rows: Rows, weight: Tensor | None, spec: LossSpec) -> Tensor:
     """Dual focal losses (N,)."""
     gamma = spec.gamma
     log_p, log_q, keep, safe = _target_log_p_and_q(rows.logits, rows.target, spec.ignore_index)

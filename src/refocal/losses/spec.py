@@ -12,11 +12,11 @@ class LossSpec(NamedTuple):
 
     Attributes:
         gamma: A number, a tuple with one number per class, or a policy.
-        ignore_index: Class index that does not count.
+        ignore_index: Target that does not count.
         label_smoothing: Share of the uniform distribution in the target.
         detached: Whether the gradient through (1 - p)^gamma is stopped.
         reduction: "none", "mean" or "sum", as in `nn.CrossEntropyLoss`.
-        alpha: Weight of the positives of a sigmoid loss, or None.
+        alpha: Weight of the positives of a sigmoid loss: a number, a tuple with one number per class, or None.
         softcap: Bound c of the scores of a linear loss, c tanh(score / c); 0 for none.
     """
 

@@ -22,17 +22,17 @@ from refocal.losses.spec import LossSpec
 _LARGEST_POWER = 8  # up to this whole exponent, powers are products
 
 
-def focal_loss(rows: Rows, spec: LossSpec, weight: Tensor | None, plain: Plain) -> Tensor:
+def focal_loss(rows: Rows, weight: Tensor | None, spec: LossSpec, plain: Plain) -> Tensor:
     """Focal loss, reduced as `nn.CrossEntropyLoss` does. Rows and weights have the type to compute in."""
     gamma = spec.gamma
     if isinstance(gamma, tuple):
         gamma = torch.tensor(gamma, dtype=rows.logits.dtype, device=rows.logits.device)
     if not rows.has_indices:
         call = Call(rows, plain, {"none": None, "mean": float(len(rows.logits)), "sum": 1.0}[spec.reduction])
-        return _soft_loss(call, spec._replace(gamma=gamma), weight)
-    call, index, weights = prepare(rows, spec, weight, plain)
+        return _soft_loss(call, gamma, weight, spec)
+    call, index, weights = prepare(rows, weight, spec, plain)
     if spec.label_smoothing:
-        return _smoothed_loss(call, index, spec._replace(gamma=gamma), weight)
+        return _smoothed_loss(call, index, gamma, weight, spec)
     if isinstance(gamma, Tensor):
         gamma = look_up(gamma, index, rows, plain)
     return hard_loss(call, index, weights, gamma, detached=spec.detached)
@@ -89,11 +89,11 @@ def dual_loss(call: Call, index: Tensor, weight: Tensor, gamma: float) -> Tensor
     return apply(call, compute, (index, weight))
 
 
-def _smoothed_loss(call: Call, index: Tensor, spec: LossSpec, weight: Tensor | None) -> Tensor:
+def _smoothed_loss(call: Call, index: Tensor, gamma: Any, weight: Tensor | None, spec: LossSpec) -> Tensor:
     """Focal loss of the classes `index` (N, 1), smoothed over all classes, with class weights (K,)."""
 
     def compute(logits: Tensor, target: Tensor, *uncounted: Tensor, out: Tensor) -> Tensor:
-        losses = smoothed_block(logits, target, spec, weight, out=out)
+        losses = smoothed_block(logits, target, gamma, weight, spec, out=out)
         for counts in uncounted:
             out.mul_(counts)
             losses.mul_(counts)
@@ -103,7 +103,9 @@ def _smoothed_loss(call: Call, index: Tensor, spec: LossSpec, weight: Tensor | N
     return apply(call, compute, (index,) if bool(keep.all()) else (index, keep))
 
 
-def smoothed_block(logits: Tensor, target: Tensor, spec: LossSpec, weight: Tensor | None, *, out: Tensor) -> Tensor:
+def smoothed_block(
+    logits: Tensor, target: Tensor, gamma: Any, weight: Tensor | None, spec: LossSpec, *, out: Tensor
+) -> Tensor:
     """Focal losses (n, 1) of the classes `target` (n, 1), smoothed; their gradient is written to `out`.
 
     Gamma is a number or a tensor with one value per class.
@@ -119,10 +121,10 @@ def smoothed_block(logits: Tensor, target: Tensor, spec: LossSpec, weight: Tenso
         at_target = values.gather(1, target).mul_(1 - smoothing)
         return values.mul_(share).scatter_add_(1, target, at_target)
 
-    return _soft_block(logits, spec, weight, mix, add_up, out)
+    return _soft_block(logits, gamma, weight, mix, add_up, detached=spec.detached, out=out)
 
 
-def _soft_loss(call: Call, spec: LossSpec, weight: Tensor | None) -> Tensor:
+def _soft_loss(call: Call, gamma: Any, weight: Tensor | None, spec: LossSpec) -> Tensor:
     """Focal loss of class probabilities, smoothed, with class weights (K,)."""
     smoothing = spec.label_smoothing
 
@@ -134,7 +136,7 @@ def _soft_loss(call: Call, spec: LossSpec, weight: Tensor | None) -> Tensor:
         def add_up(values: Tensor) -> Tensor:
             return (values * target).sum(dim=1, keepdim=True)
 
-        return _soft_block(logits, spec, weight, target.mul, add_up, out)
+        return _soft_block(logits, gamma, weight, target.mul, add_up, detached=spec.detached, out=out)
 
     return apply(call, compute, (call.rows.target,))
 
@@ -163,19 +165,20 @@ def _subtract_product(q: Tensor, p: Tensor, log_p: Tensor, gamma: Any) -> Tensor
     return torch.addcmul(q, p, log_p, value=-gamma)
 
 
-def _soft_block(  # noqa: PLR0917 the callers' arguments
+def _soft_block(
     logits: Tensor,
-    spec: LossSpec,
+    gamma: Any,
     weight: Tensor | None,
     mix: Callable[[Tensor], Tensor],
     add_up: Callable[[Tensor], Tensor],
+    *,
+    detached: bool,
     out: Tensor,
 ) -> Tensor:
     """Losses (n, 1) of distributions over the classes, with their gradient in `out`.
 
     `mix` multiplies values (n, K) by the distributions, in place or not, and `add_up` returns their means (n, 1).
     """
-    gamma = spec.gamma
     log_p = logits - logits.amax(dim=1, keepdim=True)
     p = torch.exp(log_p, out=out)
     total = p.sum(dim=1, keepdim=True)
@@ -195,7 +198,7 @@ def _soft_block(  # noqa: PLR0917 the callers' arguments
     factor = reduced * q
     losses = factor * log_p
     log_p.clamp_(min=torch.finfo(log_p.dtype).min)  # 0 log 0 = 0
-    pull = factor if spec.detached else _subtract_product(q, p, log_p, gamma).mul_(reduced)
+    pull = factor if detached else _subtract_product(q, p, log_p, gamma).mul_(reduced)
     if weight is not None:
         losses, pull = losses * weight, pull * weight
     losses, pull = add_up(losses).neg_(), mix(pull)

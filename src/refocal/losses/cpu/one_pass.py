@@ -60,18 +60,18 @@ def index_loss(
         target: Class indices (N, ...).
         weight: Class weights (K,), or None.
         spec: What the loss computes.
-        plain: Takes (rows, spec, weight) and returns losses (N,).
+        plain: Takes (rows, weight, spec) and returns losses (N,).
         fast: Takes a call, its class indices (N, 1) and its weights (N, 1), and returns the loss.
     """
     rows, dtype = parse_index_rows(logits, target, weight=weight), loss_dtype(logits)
     if not supports(logits, target, weight):
-        losses = plain(rows, spec, weight).to(dtype).reshape(rows.shape)
+        losses = plain(rows, weight, spec).to(dtype).reshape(rows.shape)
         return reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index)
-    loss = fast(*prepare(rows, spec, weight, functools.partial(plain, spec=spec, weight=weight)))
+    loss = fast(*prepare(rows, weight, spec, functools.partial(plain, weight=weight, spec=spec)))
     return (loss.reshape(rows.shape) if spec.reduction == "none" else loss).to(dtype)
 
 
-def prepare(rows: Rows, spec: LossSpec, weight: Tensor | None, plain: Plain) -> tuple[Call, Tensor, Tensor]:
+def prepare(rows: Rows, weight: Tensor | None, spec: LossSpec, plain: Plain) -> tuple[Call, Tensor, Tensor]:
     """A call, its class indices (N, 1), which are safe to use, and its weights (N, 1), 0 for rows that do not count."""
     target = rows.target[:, None]
     keep = target != spec.ignore_index

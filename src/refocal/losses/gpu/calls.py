@@ -1,4 +1,4 @@
-"""Calls of kernels: what a loss computes, and the types and layouts of its tensors, without the data.
+"""Calls of kernels: what is computed, and the types and layouts of the tensors, without the data.
 
 A call decides which kernels run and how they are compiled. It is the key under which the planner keeps its plan.
 """

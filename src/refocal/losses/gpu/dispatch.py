@@ -49,7 +49,7 @@ def supports(logits: Any, target: Any, weight: Any = None) -> bool:
     return weight is None or is_constant_beside(weight, logits)
 
 
-def supports_sigmoid(spec: LossSpec, logits: Tensor, target: Tensor) -> bool:
+def supports_sigmoid(logits: Tensor, target: Tensor, spec: LossSpec) -> bool:
     """Whether a kernel computes this sigmoid focal loss."""
     fixed = isinstance(spec.gamma, float) and not isinstance(spec.alpha, tuple)
     return fixed and logits.numel() > 0 and supports(logits, target)
@@ -64,8 +64,8 @@ def supports_map(logits: Tensor, gamma: Any) -> bool:
     return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
 
-def supports_chunk(spec: LossSpec, logits: Tensor) -> bool:
-    """Whether a kernel computes a chunk of this linear loss, inside of its operator."""
+def supports_chunk(logits: Tensor, spec: LossSpec) -> bool:
+    """Whether a kernel computes a chunk of logits of this linear loss."""
     return has_kernels(logits) and not spec.label_smoothing
 
 
@@ -78,7 +78,7 @@ def _runs_on(logits: Any) -> bool:
     return type(logits) in PLAIN_TYPES and has_kernels(logits) and is_eager(logits)
 
 
-def focal_loss(spec: LossSpec, logits: Tensor, target: Tensor, weight: Tensor | None) -> Tensor | None:
+def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor | None:
     """Focal losses, or their sum or mean; None if no kernel supports these tensors or their layout."""
     if not supports(logits, target, weight) or not isinstance(spec.gamma, (float, tuple)):
         return None
@@ -113,7 +113,7 @@ def focal_loss(spec: LossSpec, logits: Tensor, target: Tensor, weight: Tensor | 
     return loss
 
 
-def sigmoid_focal_loss(spec: LossSpec, logits: Tensor, target: Tensor) -> Tensor:
+def sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) -> Tensor:
     """Sigmoid focal losses, or their sum or mean, by the fused kernel."""
     wanted = torch.is_grad_enabled() and logits.requires_grad
     return _SigmoidFocalLoss.apply(logits, target, spec, wanted)  # type: ignore[no-untyped-call]
@@ -130,12 +130,12 @@ def posterior_map(logits: Tensor, gamma: float) -> Tensor:
 
 
 def consume_chunk(  # noqa: PLR0917 the tensors of the kernel
-    spec: LossSpec,
     logits: Tensor,
     target: Tensor,
     weight: Tensor | None,
     gammas: Tensor | None,
     scale: Tensor,
+    spec: LossSpec,
     *,
     gradient: bool,
 ) -> Tensor:
@@ -151,8 +151,6 @@ def consume_chunk(  # noqa: PLR0917 the tensors of the kernel
         gradient=gradient,
         scale_by_row=scale.ndim > 0,
     )
-    weight = None if weight is None else weight.contiguous()
-    gammas = None if gammas is None else gammas.float()
     with on_device_of(logits):
         return execute.run_chunk(plan_chunk(call), logits, target, weight, gammas, scale)
 
@@ -203,7 +201,7 @@ class _FocalLoss(torch.autograd.Function):
 
         def formula() -> Tensor:
             rows = to_rows(logits, target)
-            losses = focal_rows(rows, spec, weight).reshape(rows.shape)
+            losses = focal_rows(rows, weight, spec).reshape(rows.shape)
             reduced = reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index)
             return reduced.to(call.loss_dtype)
 

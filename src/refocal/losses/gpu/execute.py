@@ -178,6 +178,8 @@ def run_chunk(  # noqa: PLR0917 the tensors of the kernel
     launch: Launch, logits: Tensor, target: Tensor, weight: Tensor | None, gammas: Tensor | None, scale: Tensor
 ) -> Tensor:
     """The losses (n,) of a chunk of logits (n, V), which `scale` times the gradient may replace."""
+    weight = None if weight is None else weight.contiguous()
+    gammas = None if gammas is None else gammas.float()
     losses = torch.empty(len(target), dtype=torch.float32, device=logits.device)
     launch(logits, target.contiguous(), losses, scale.float().contiguous(), gammas, weight)
     return losses

@@ -35,8 +35,8 @@ MOST_SMALL_LOSSES = 16_384  # losses of a small batch, whose buffer is kept
 _MOST_BYTES_CORRECTED = 1 << 25
 # Rows whose length is not a multiple of 16 bytes have kernels of their own if they are short, and if they are long.
 _LONGEST_FLAT_ROW = 64
-_WIDTH = 8  # classes of a long row that a thread loads together
-_LONG_ROW_OF_CHUNK = 65_536
+_WIDTH = 8  # classes that a thread loads together
+_LONG_ROW_OF_CHUNK = 65_536  # classes; of longer rows, each multiprocessor has one in work
 _MOST_BYTES_READ_AGAIN = 1 << 25  # of long rows in work at a time: the L2 cache holds them
 
 
@@ -61,7 +61,7 @@ class FocalPlan:
     multiply: Launch
 
 
-# The fields are the key of the cache: small batches are host-bound, and making a FocalCall per call would cost time.
+# The fields are the key of the cache: small batches are host-bound, and building a FocalCall for each loss costs time.
 @functools.lru_cache(maxsize=256)
 def plan_focal_loss(*fields: Any) -> FocalPlan | None:
     """The plan of a `FocalCall`, given by its fields; None if no kernel supports it."""
@@ -289,7 +289,7 @@ def _plan_computation(
     if not call.hard:
         return _plan_soft(call, layout, target_layout, tiling, (*numbers, call.spec.label_smoothing), constants)
     if classes > LONGEST_ROW_ON_CHIP:
-        return _plan_chunks(call, layout, rows, numbers, constants)
+        return _plan_long(call, layout, rows, numbers, constants)
     return _plan_hard(call, layout, tiling, numbers, constants)
 
 
@@ -324,7 +324,7 @@ def _plan_hard(
     return Launch(hard.tiles_of_rows, programs, numbers, warps=warps, **constants)
 
 
-def _plan_chunks(
+def _plan_long(
     call: FocalCall, layout: Layout, rows: int, numbers: tuple[float, ...], constants: dict[str, Any]
 ) -> Launch:
     """The kernel for long rows. The L2 cache holds those in work until they are read a second time."""

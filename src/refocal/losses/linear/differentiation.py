@@ -20,7 +20,7 @@ from refocal.losses.spec import LossSpec
 
 
 class LinearCall(NamedTuple):
-    """Everything a linear loss depends on besides its tensors; see `refocal.losses.linear.operator.linear_focal`."""
+    """What a linear loss computes, in how much memory and in which types; see `linear_focal`."""
 
     spec: LossSpec
     chunk_bytes: int
@@ -30,8 +30,9 @@ class LinearCall(NamedTuple):
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the operator, which takes plain values."""
-        gamma, ignore_index, label_smoothing, detached, *_ = self.spec
-        return gamma, ignore_index, label_smoothing, detached, self.spec.softcap, *self[1:]
+        spec = self.spec
+        settings = (spec.gamma, spec.ignore_index, spec.label_smoothing, spec.detached, spec.softcap)
+        return *settings, self.chunk_bytes, self.sum_dtype, self.dtype
 
 
 class Constants(NamedTuple):

@@ -75,7 +75,7 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
     weights, offsets = head.to(dtype), None if bias is None else bias.to(dtype)
     step = rows_per_chunk(rows, len(head), dtype, chunk_bytes, beside=bytes_beside(weights) if wanted[0] else 0)
     room = allocate_logits(min(step, rows), len(head), dtype, hidden.device)
-    if _must_check_range(spec, room):
+    if _must_check_range(room, spec):
         check_range(target if kept is None else target[kept], len(head))
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))
@@ -85,7 +85,7 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
 
         # 1. logits; 2. losses, and the gradient over the logits; 3. the gradients of the inputs
         logits = compute_logits(inputs, weights, offsets, out=room[: len(labels)])
-        losses[index] = consume_logits(spec, logits, labels, weight, gammas, factor, gradient=any(wanted))
+        losses[index] = consume_logits(logits, labels, weight, gammas, factor, spec, gradient=any(wanted))
         if wanted[0]:
             product = of_hidden[chunk] if kept is None else torch.empty_like(inputs)
             multiply_by_head(logits, weights, out=product, room=chunk_bytes - logits.numel() * logits.itemsize)
@@ -124,13 +124,13 @@ def _allocate(  # noqa: PLR0917 the operator's arguments
     )
 
 
-def _must_check_range(spec: LossSpec, logits: Tensor) -> bool:
+def _must_check_range(logits: Tensor, spec: LossSpec) -> bool:
     """Whether classes that do not exist must be found before any work.
 
     On a GPU, kernels give NaN for them, but an operation of PyTorch would end all work of the process on the device. A
     graph that is being captured cannot wait for the answer.
     """
-    return not logits.is_cuda or not (supports_chunk(spec, logits) or is_capturing())
+    return not logits.is_cuda or not (supports_chunk(logits, spec) or is_capturing())
 
 
 def check_range(target: Tensor, classes: int) -> None:

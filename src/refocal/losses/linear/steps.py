@@ -14,28 +14,28 @@ _BLOCKS = 8  # of a chunk on a GPU without a kernel, so that float32 temporaries
 
 
 def consume_logits(  # noqa: PLR0917 the operator's tensors
-    spec: LossSpec,
     logits: Tensor,
     target: Tensor,
     weight: Tensor | None,
     gammas: Tensor | None,
     scale: Tensor,
+    spec: LossSpec,
     *,
     gradient: bool,
 ) -> Tensor:
     """Losses (n,) of logits (n, V); with `gradient`, writes `scale` times it over the logits.
 
     Args:
-        spec: What the loss computes.
         logits: Scores (n, V), which are lost.
         target: Class indices (n,).
         weight: Class weights (V,), or None.
         gammas: One gamma per class (V,) in place of the spec's, or None.
         scale: Factor of the gradient: one number, or one per row.
+        spec: What the loss computes.
         gradient: Whether to compute the gradient.
     """
-    if dispatch.supports_chunk(spec, logits):
-        return dispatch.consume_chunk(spec, logits, target, weight, gammas, scale, gradient=gradient)
+    if dispatch.supports_chunk(logits, spec):
+        return dispatch.consume_chunk(logits, target, weight, gammas, scale, spec, gradient=gradient)
     wide = torch.promote_types(logits.dtype, torch.float32)
     counted = (target != spec.ignore_index)[:, None]
     index = torch.where(counted, target[:, None], 0)
@@ -48,7 +48,7 @@ def consume_logits(  # noqa: PLR0917 the operator's tensors
             scores.div_(spec.softcap).tanh_()
             slope = 1 - scores.square() if gradient else None
             scores.mul_(spec.softcap)
-        losses[block] = _losses_with_gradient(spec, scores, index[block], weight, gammas)
+        losses[block] = _losses_with_gradient(scores, index[block], weight, gammas, spec)
         if gradient:
             scores.mul_(by_row[block])
             logits[block] = scores if slope is None else scores.mul_(slope)
@@ -56,14 +56,14 @@ def consume_logits(  # noqa: PLR0917 the operator's tensors
 
 
 def _losses_with_gradient(
-    spec: LossSpec, scores: Tensor, index: Tensor, weight: Tensor | None, gammas: Tensor | None
+    scores: Tensor, index: Tensor, weight: Tensor | None, gammas: Tensor | None, spec: LossSpec
 ) -> Tensor:
     """Losses (n, 1); their gradient takes the place of the scores."""
     weight = None if weight is None else weight.to(scores.dtype)
     gamma = spec.gamma if gammas is None else gammas.to(scores.dtype)
     if spec.label_smoothing:
         gradient = torch.empty_like(scores)
-        losses = smoothed_block(scores, index, spec._replace(gamma=gamma), weight, out=gradient)
+        losses = smoothed_block(scores, index, gamma, weight, spec, out=gradient)
         scores.copy_(gradient)
         return losses
     weights = scores.new_ones(()) if weight is None else weight[index]
