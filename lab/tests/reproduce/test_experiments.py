@@ -47,7 +47,13 @@ def check_files(folder):
     assert len(png) < 250_000
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.forward_mode) if spec.kind == "curvature-penalty" else name
+        for name, spec in SPECS.items()
+    ],
+)
 def test_each_spec_runs(name, tmp_path, data, networks):
     spec = SPECS[name]
     context = reproduce.Context(data, zoo=networks)

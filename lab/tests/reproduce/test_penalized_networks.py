@@ -15,6 +15,7 @@ from refocal_lab.reproduce.kinds import curvature_penalty
 from refocal_lab.reproduce.penalized_networks import PenaltyRecipe, load_parts, train_penalized
 from refocal_lab.train.data import load
 
+pytestmark = pytest.mark.forward_mode
 RECIPE = PenaltyRecipe(hidden=6, epochs=3, batch=50, probes=4)
 
 
