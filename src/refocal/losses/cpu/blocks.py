@@ -7,7 +7,6 @@ gradient of a loss of p_y alone is one number per row, its pull -dl/dlog p, time
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -92,36 +91,30 @@ def dual_loss(call: Call, index: Tensor, weight: Tensor, gamma: float) -> Tensor
 def _smoothed_loss(call: Call, index: Tensor, gamma: Any, weight: Tensor | None, spec: LossSpec) -> Tensor:
     """Focal loss of the classes `index` (N, 1), smoothed over all classes, with class weights (K,)."""
 
-    def compute(logits: Tensor, target: Tensor, *uncounted: Tensor, out: Tensor) -> Tensor:
-        losses = smoothed_block(logits, target, gamma, weight, spec, out=out)
+    def compute(logits: Tensor, index: Tensor, *uncounted: Tensor, out: Tensor) -> Tensor:
+        target = _smoothed_target(index, logits, spec)
         for counts in uncounted:
-            out.mul_(counts)
-            losses.mul_(counts)
-        return losses
+            target.mul_(counts)
+        return _soft_block(logits, target, gamma, weight, detached=spec.detached, out=out)
 
     keep = call.rows.target[:, None] != spec.ignore_index
     return apply(call, compute, (index,) if bool(keep.all()) else (index, keep))
 
 
 def smoothed_block(
-    logits: Tensor, target: Tensor, gamma: Any, weight: Tensor | None, spec: LossSpec, *, out: Tensor
+    logits: Tensor, index: Tensor, gamma: Any, weight: Tensor | None, spec: LossSpec, *, out: Tensor
 ) -> Tensor:
-    """Focal losses (n, 1) of the classes `target` (n, 1), smoothed; their gradient is written to `out`.
+    """Focal losses (n, 1) of the classes `index` (n, 1), smoothed; their gradient is written to `out`.
 
     Gamma is a number or a tensor with one value per class.
     """
-    smoothing = spec.label_smoothing
-    share = smoothing / logits.shape[1]
+    target = _smoothed_target(index, logits, spec)
+    return _soft_block(logits, target, gamma, weight, detached=spec.detached, out=out)
 
-    def add_up(values: Tensor) -> Tensor:
-        total = values.sum(dim=1, keepdim=True).mul_(share)
-        return total if smoothing == 1 else total.add_(values.gather(1, target), alpha=1 - smoothing)
 
-    def mix(values: Tensor) -> Tensor:
-        at_target = values.gather(1, target).mul_(1 - smoothing)
-        return values.mul_(share).scatter_add_(1, target, at_target)
-
-    return _soft_block(logits, gamma, weight, mix, add_up, detached=spec.detached, out=out)
+def _smoothed_target(index: Tensor, logits: Tensor, spec: LossSpec) -> Tensor:
+    share = spec.label_smoothing / logits.shape[1]
+    return torch.full_like(logits, share).scatter_(1, index, 1 - spec.label_smoothing + share)
 
 
 def _soft_loss(call: Call, gamma: Any, weight: Tensor | None, spec: LossSpec) -> Tensor:
@@ -132,11 +125,7 @@ def _soft_loss(call: Call, gamma: Any, weight: Tensor | None, spec: LossSpec) ->
         target = target.to(logits.dtype)
         if smoothing:
             target = (1 - smoothing) * target + smoothing / target.shape[1]
-
-        def add_up(values: Tensor) -> Tensor:
-            return (values * target).sum(dim=1, keepdim=True)
-
-        return _soft_block(logits, gamma, weight, target.mul, add_up, detached=spec.detached, out=out)
+        return _soft_block(logits, target, gamma, weight, detached=spec.detached, out=out)
 
     return apply(call, compute, (call.rows.target,))
 
@@ -166,19 +155,11 @@ def _subtract_product(q: Tensor, p: Tensor, log_p: Tensor, gamma: Any) -> Tensor
 
 
 def _soft_block(
-    logits: Tensor,
-    gamma: Any,
-    weight: Tensor | None,
-    mix: Callable[[Tensor], Tensor],
-    add_up: Callable[[Tensor], Tensor],
-    *,
-    detached: bool,
-    out: Tensor,
+    logits: Tensor, target: Tensor, gamma: Any, weight: Tensor | None, *, detached: bool, out: Tensor
 ) -> Tensor:
-    """Losses (n, 1) of distributions over the classes, with their gradient in `out`.
-
-    `mix` multiplies values (n, K) by the distributions, in place or not, and `add_up` returns their means (n, 1).
-    """
+    """Losses (n, 1) of class probabilities (n, K), times class weights (K,); their gradient is written to `out`."""
+    if weight is not None:
+        target = target * weight
     log_p = logits - logits.amax(dim=1, keepdim=True)
     p = torch.exp(log_p, out=out)
     total = p.sum(dim=1, keepdim=True)
@@ -196,12 +177,10 @@ def _soft_block(
         log_p.scatter_(1, top, -torch.log1p(rest))
     reduced = _reduced_power(p, q, gamma, top)
     factor = reduced * q
-    losses = factor * log_p
+    losses = (factor * log_p).mul_(target).sum(dim=1, keepdim=True).neg_()
     log_p.clamp_(min=torch.finfo(log_p.dtype).min)  # 0 log 0 = 0
     pull = factor if detached else _subtract_product(q, p, log_p, gamma).mul_(reduced)
-    if weight is not None:
-        losses, pull = losses * weight, pull * weight
-    losses, pull = add_up(losses).neg_(), mix(pull)
+    pull.mul_(target)
     if top is None:
         p.mul_(pull.sum(dim=1, keepdim=True)).sub_(pull)
         return losses
