@@ -8,7 +8,7 @@ export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-integrations test-docs test-slow \
-	test-gpu mutants lint types docs dist bench bench-calibrators bench-arena have-data figures clean
+	test-gpu mutants lint types docs dist bench bench-calibrators bench-comparison bench-arena have-data figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
@@ -156,6 +156,11 @@ CALIBRATOR_PEERS := absl-py llvmlite netcal numba opt_einsum pandas probmetrics 
 bench-calibrators: $(VENV)/.test
 	$(PIP) --no-deps $(CALIBRATOR_PEERS)
 	$(BIN)/python benchmarks/calibrators.py --out benchmarks/results/calibrators.md
+
+# The table of other packages in README.md.
+bench-comparison: $(VENV)/.test
+	$(PIP) --no-deps $(CALIBRATOR_PEERS) $(BENCH)
+	$(BIN)/python benchmarks/comparison.py --out benchmarks/results/comparison.md
 
 # Calibrators on hundreds of experiments: `make bench-arena DATA=folder`, which has logits/ and tabular/.
 ARENA := build/arena

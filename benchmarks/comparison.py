@@ -3,7 +3,7 @@
 python benchmarks/comparison.py --out benchmarks/results/comparison.md
 
 All in one process with one thread, on the same arrays; tasks take turns, so that a busy machine disturbs all of them
-alike. `make bench-calibrators` installs the other packages, except MAPIE.
+alike. `make bench-comparison` installs the other packages and runs this.
 """
 
 from __future__ import annotations

@@ -104,6 +104,14 @@ def test_the_lab_wheel_holds_the_lab_only(wheels):
     assert {name.split("/")[0] for name in found} == {"refocal_lab"}
 
 
+def test_both_wheels_hold_the_license(wheels):
+    license_text = (REPOSITORY / "LICENSE").read_bytes()
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as packed:
+            (name,) = [name for name in packed.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+            assert packed.read(name) == license_text
+
+
 def test_the_distributions_are_complete_and_can_be_uploaded(wheels):
     """Each wheel was built from its sdist, and an index shows the metadata and the README."""
     pytest.importorskip("twine", reason="twine, which checks distributions, is not installed")
