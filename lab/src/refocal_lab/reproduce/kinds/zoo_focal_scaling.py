@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,17 @@ _PUBLISHED = {
     "ts, adaptive_ece": "ts-adaptive-ece",
     "fts, adaptive_ece": "fts-adaptive-ece",
 }
+_HEAD = (
+    "network",
+    "loss",
+    "method",
+    "accuracy (%)",
+    "log-loss",
+    "T",
+    "ECE, equal mass (%)",
+    "T",
+    "γ by log-loss; by ECE",
+)
 
 
 @dataclass(frozen=True)
@@ -73,9 +85,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
     """Evaluate each entry with both methods, tuned by both criteria; gains are per data set, and their means."""
     found = select_entries(given, context)
     networks = list(dict.fromkeys([*map(Network.parse, given.networks), *found.networks]))
-    rows: Rows = [
-        ("network", "loss", "method", "accuracy (%)", "log-loss", "ECE, equal mass (%)", "γ by log-loss, by ECE")
-    ]
+    rows: Rows = [_HEAD]
     measured: list[dict[str, Any]] = []
     for network in networks:
         for loss in given.losses:
@@ -134,29 +144,43 @@ def _evaluate_choice(
 
 
 def _rows(network: Network, loss: str, trials: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Write one row per method. A cell has our number, and the paper's in brackets."""
     rows = []
     for method, words in _METHODS.items():
-        cells = []
+        accuracies = [1 - trial[f"{method}, nll"]["error"] for trial in trials]
+        cells = [
+            format_spread(accuracies) + _bracket(f"{100 * (1 - error):.1f}" for error in _errors(network, loss, method))
+        ]
         for criterion, factor in _FACTORS.items():
-            chosen = [trial[f"{method}, {criterion}"] for trial in trials]
-            cell = format_spread(
-                [choice[criterion] for choice in chosen], factor=factor, digits=3 if factor == 1 else 2
-            )
-            temperature = f" ({np.mean([choice['temperature'] for choice in chosen]):.2f})" if chosen else ""
-            cells.append(
-                cell + temperature + _format_published(network, loss, f"{method}, {criterion}", criterion, factor)
-            )
-        accuracy = format_spread([1 - trial[f"{method}, nll"]["error"] for trial in trials])
-        gammas = "; ".join(
-            ", ".join(f"{trial[f'{method}, {criterion}']['gamma']:g}" for trial in trials) for criterion in _CRITERIA
-        )
-        shown = "" if method == "ts" else gammas if trials else NO_ENTRY
-        rows.append((network.label, loss_label(loss), words, accuracy, *cells, shown))
+            how = f"{method}, {criterion}"
+            chosen = [trial[how] for trial in trials]
+            digits = 3 if factor == 1 else 2
+            score = format_spread([choice[criterion] for choice in chosen], factor=factor, digits=digits)
+            theirs = _published(network, loss, how, criterion)
+            cells.append(score + _bracket(f"{factor * value:.2f}" for value in theirs))
+            temperature = f"{np.mean([choice['temperature'] for choice in chosen]):.2f}" if chosen else NO_ENTRY
+            theirs = published_values(_PAPER, network, loss, _PUBLISHED[how], "temperature")
+            cells.append(temperature + _bracket(f"{value:.2f}" for value in theirs))
+        rows.append((network.label, loss_label(loss), words, *cells, _gammas(network, loss, method, trials)))
     return rows
 
 
-def _format_published(network: Network, loss: str, how: str, criterion: str, factor: float) -> str:
-    return "".join(f" [{factor * value:.2f}]" for value in _published(network, loss, how, criterion))
+def _gammas(network: Network, loss: str, method: str, trials: list[dict[str, Any]]) -> str:
+    if method == "ts":
+        return ""
+    ours = "; ".join(
+        ", ".join(f"{trial[f'{method}, {criterion}']['gamma']:g}" for trial in trials) for criterion in _CRITERIA
+    )
+    theirs = published_values(_PAPER, network, loss, "fts", "gamma")
+    return (ours if trials else NO_ENTRY) + _bracket(f"{value:g}" for value in theirs)
+
+
+def _errors(network: Network, loss: str, method: str) -> list[float]:
+    return published_values(_PAPER, network, loss, "raw" if method == "ts" else "fts", "error")
+
+
+def _bracket(numbers: Iterable[str]) -> str:
+    return "".join(f" [{number}]" for number in numbers)
 
 
 def _published(network: Network, loss: str, how: str, criterion: str) -> list[float]:
