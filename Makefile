@@ -1,4 +1,4 @@
-# Two commands matter: `make demo` shows what refocal does, `make test` checks everything.
+# Two commands matter: `make demo` shows what refocal does, `make test` checks the code.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

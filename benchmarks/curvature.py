@@ -20,6 +20,7 @@ import math
 import multiprocessing
 import os
 import platform
+import shlex
 import time
 from collections.abc import Callable
 from functools import partial
@@ -324,7 +325,9 @@ def main() -> None:
 
     write("# Curvature: trace and largest eigenvalue of a Hessian\n")
     write(f"{where}, PyTorch {torch.__version__}. {PRODUCTS} probes or products unless a row says otherwise; {times}.")
-    write("Memory: the peak beyond network and data.\n")
+    chosen = ["--networks", *options.networks] if options.networks else []
+    command = shlex.join(["python", "benchmarks/curvature.py", *(["--device", "cuda"] if gpu else []), *chosen])
+    write(f"Memory: the peak beyond network and data. By `{command}`.\n")
     for name in names:
         tables(name, options.device, None if options.memory is None else int(options.memory), write)
 

@@ -78,7 +78,7 @@ def main() -> None:
             "Times as multiples of `scipy.special.log_softmax` on the same array in the same run (medians of "
             f"{REPEATS}, taking turns); peak extra memory, the result included, in arrays of the input's size.",
             "",
-            "| logits | log_softmax, s | gamma = 2 | gamma = 2, log | one gamma a class | memory |",
+            "| logits | log_softmax, s | gamma = 2 | gamma = 2, log | one gamma per class | memory |",
             "|---|---|---|---|---|---|",
             *rows,
             "",

@@ -174,11 +174,11 @@ def main() -> None:
             f"{ROWS:,} x {CLASSES} float32 logits with labels in {FILES} Parquet files, {size / 1e6:.0f} MB, row "
             f"groups of {ROW_GROUP:,}, in the page cache. refocal measures ECE, RMS and largest gap, adaptive and "
             "classwise ECE, NLL, Brier, error and confidence, every value checked; the plain script ECE, accuracy and "
-            "NLL. One thread a process. Imports, and for Ray the start of cluster and workers, do not count. "
+            "NLL. One thread per process. Imports, and for Ray the start of cluster and workers, do not count. "
             f"Medians of {ROUNDS} rounds in turn, with the least and the most; peak memory of the process, of Ray that "
             "of the largest worker.",
             "",
-            "| | seconds | from, to | million rows a second | CPU seconds | million rows a CPU second | peak, MB |",
+            "| | seconds | from, to | million rows per second | CPU seconds | million rows per CPU second | peak, MB |",
             "|---|---|---|---|---|---|---|",
             *rows,
             "",

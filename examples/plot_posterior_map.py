@@ -1,8 +1,8 @@
 """How far is softmax from the posterior?
 =======================================
 
-A network that minimizes focal loss does not output p(y|x). Here the true posterior is known, so the difference can be
-drawn, and the map Ψ that undoes it.
+A network that minimizes focal loss does not output p(y|x). Here the true posterior is known, so we can draw the
+difference, and the map Ψ that removes it.
 """  # noqa: D205
 
 # %%

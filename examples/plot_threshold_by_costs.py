@@ -2,7 +2,7 @@
 ========================================
 
 If acting costs 1 and a missed case costs 10, act if the probability exceeds 1 / 10. That is the cheapest threshold, but
-only if the probability is right. Here it is not, and then it is.
+only if the probability is right. Here it is wrong at first; after calibration it is right.
 """  # noqa: D205
 
 # %%

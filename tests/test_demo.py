@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 import refocal
 from harness.pages import are_equal_to_the_last_digit, check_agreement, parse
@@ -14,6 +15,7 @@ from refocal.report import words
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = REPOSITORY / "docs" / "how-to" / "read-the-demo.md"
+PICTURE = REPOSITORY / "docs" / "figures" / "report.png"
 
 
 def test_predictions_are_what_they_claim():
@@ -30,8 +32,18 @@ def test_the_page_shows_what_make_demo_prints(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert cli.main(command.split()) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    page = PAGE.read_text(encoding="utf-8")
-    check_agreement(printed, page.split("```text\n")[1].split("```")[0].splitlines(), close=are_close)
+    check_agreement(printed, read_page(), close=are_close)
+
+
+def test_the_picture_was_taken_of_the_same_numbers():
+    with Image.open(PICTURE) as picture:
+        printed = picture.text["printed"].splitlines()
+    check_agreement([line.rstrip() for line in printed], read_page()[:-1], close=are_close)
+
+
+def read_page():
+    """What the page says that `make demo` prints, line by line."""
+    return PAGE.read_text(encoding="utf-8").split("```text\n")[1].split("```")[0].splitlines()
 
 
 def are_close(first, second):

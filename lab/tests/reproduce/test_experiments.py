@@ -116,7 +116,8 @@ def test_the_readme_agrees_with_the_results():
     values = reproduce.read_results(RESULTS, SPECS)["001-study-c"].numbers.values
     raw, mapped = (100 * values[f"difference({how}, 3, best)"] for how in ("raw", "psi"))
     readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
-    assert f"an ECE {raw:.1f} points above cross-entropy's, and after Ψ {mapped:.1f} points" in readme
+    said = f"an ECE {raw:.1f} points above that of cross-entropy. After Ψ, the difference is {mapped:.1f} points"
+    assert said in readme
 
 
 def test_the_readme_counts_the_numbers_beside_the_papers():
@@ -130,12 +131,14 @@ def test_the_readme_counts_the_numbers_beside_the_papers():
     theirs = cells("002")
     ours = [network for network, cell in theirs if not cell.startswith(NO_ENTRY)]
     own = ours.count("CIFAR-10, ResNet-50")
-    assert f"Of the {len(theirs):,} numbers in the tables of Mukhoti et al., {len(ours)} have ours beside" in readme
+    assert f"Mukhoti et al. have {len(theirs):,} numbers. Of these, {len(ours)} have ours beside them" in readme
     larger = ours.count("CIFAR-100, ResNet-50")
-    assert f"beside them, {own} of these for their ResNet-50 on CIFAR-10 and {larger} for that on CIFAR-100" in readme
+    assert f"beside them: {own} for ResNet-50 on CIFAR-10, {larger} for ResNet-50 on CIFAR-100, and the rest" in readme
+
     theirs = cells("003")
     beside = sum(not cell.startswith(NO_ENTRY) for _, cell in theirs)
-    assert f"of the {len(theirs)} legible ones in Table 1 of Komisarenko and Kull, {beside}." in readme
+    said = f"Of the {len(theirs)} legible numbers in Table 1 of Komisarenko and Kull, {beside} do; the other"
+    assert f"{said} {len(theirs) - beside} are" in readme
     values = found["002-table-1"].numbers.values
     usual, focal = (values[f"ece_15(cifar10 resnet50, {loss}, raw)"] for loss in ("cross-entropy", "fla-53"))
     assert f"its ECE is {usual:.2%} with cross-entropy and {focal:.2%} with FLA-53".replace("%", " %") in readme

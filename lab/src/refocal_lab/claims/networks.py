@@ -242,13 +242,15 @@ def choice_by_ece(entry: Entry) -> np.ndarray:
 def _gain_by_ece() -> Finding:
     trials, own, other = [], [], []
     for name, data in (("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100")):
-        found = [choice_by_ece(entry) for loss in _SCALED_LOSSES for entry in _select(data, loss)]
+        chosen = [entry for loss in _SCALED_LOSSES for entry in _select(data, loss)]
+        found = [choice_by_ece(entry) for entry in chosen]
         means = 100 * np.mean(found, axis=0)
         gains = 100 * (1 - means[1] / means[0])
         own.append(gains[0])
         other.append(gains[1])
         told = f"ECE is {means[0, 1]:.2f} % by log-loss and {means[1, 1]:.2f} % by ECE, a gain of {gains[1]:.0f} %"
-        trials.append(Outcome(bool(gains[1] >= 10), f"{name}, {len(found)} networks: {told}"))
+        wide = sum(entry.card.model == "resnet50" for entry in chosen)
+        trials.append(Outcome(bool(gains[1] >= 10), f"{name}, {len(found)} networks, {wide} of them ResNet-50: {told}"))
     words = (
         f"on the 5,000 validation samples that chose the temperature the gain is {own[0]:.0f} % and {own[1]:.0f} %; "
         "part of it is fitted to noise, and on CIFAR-10, where ECE is small, all of it"
@@ -298,8 +300,7 @@ CLAIMS = (
         "Section 5.2",
         "Choosing the parameters of calibration by ECE instead of log-loss lowers ECE by 20 % on average.",
         "temperature scaling of our CIFAR networks trained with the paper's losses, T by ECE within 20 % of T by "
-        "log-loss; we accept a gain of 10 % or more; the paper has ResNet-50, of which we have seven networks, and "
-        "focal temperature scaling",
+        "log-loss; we accept a gain of 10 % or more; the paper has ResNet-50 and focal temperature scaling",
         _gain_by_ece,
     ),
 )
