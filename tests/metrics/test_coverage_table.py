@@ -1,4 +1,4 @@
-"""The remarks of the table of coverage, benchmarks/intervals.py, and the committed table."""
+"""The remarks of the table of coverage, benchmarks/intervals.py, and the tables that pages quote."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from benchmark_files import BENCHMARKS, load
 
 intervals = load("intervals")
 TABLE = (BENCHMARKS / "results/intervals.md").read_text(encoding="utf-8")
+METRICS = " ".join((BENCHMARKS.parent / "docs/how-to/metrics.md").read_text(encoding="utf-8").split())
+
+
+def read_cells(name):
+    """The rows of a committed table, without its head."""
+    text = (BENCHMARKS / f"results/{name}.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")][1:]
+    return [[cell.strip() for cell in row] for row in rows]
 
 
 def list_rows():
@@ -42,3 +50,18 @@ def test_the_committed_table_has_the_remarks_and_the_summary_of_the_script():
     remarks = [intervals.remark(case, share) for case, share in zip(intervals.CASES, covered, strict=True)]
     assert remarks == [row[10] for row in rows]
     assert intervals.summarize(covered, remarks) in TABLE
+
+
+def test_the_page_quotes_the_table_of_the_parts_of_the_brier_score():
+    def say(part, count):
+        shares = [100 * float(row[4]) for row in read_cells("refinement_intervals") if row[:3:2] == [part, count]]
+        assert len(shares) == 4
+        return f"{min(shares):.1f}% to {max(shares):.1f}%"
+
+    said = {
+        count: [say(part, count) for part in ("refinement", "resolution")] for count in ("2,000", "500", "100", "20")
+    }
+    first = said.pop("2,000")
+    assert f"With 2,000 rows it is {first[0]} for the refinement and {first[1]} for the resolution" in METRICS
+    for count, (refinement, resolution) in said.items():
+        assert f"with {count} rows, {refinement} and {resolution}" in METRICS
