@@ -110,3 +110,20 @@ def test_the_page_quotes_the_least_and_largest_coverage_of_other_calibration_err
     errors = [row for row in read_cells("more_intervals") if row[2] == "300" and row[0].startswith("interval")]
     shares = [float(row[5]) for row in errors]
     assert f"the coverage is {min(shares):.3f} to {max(shares):.3f} with 300 rows" in read_page("metrics")
+
+
+def test_the_page_quotes_the_table_of_paired_tests():
+    rows = read_cells("paired_tests")
+    equal = rows[: [row[0] for row in rows].index("*unequal models*")]
+
+    def say(*measures):
+        shares = [100 * float(share) for row in equal if not measures or row[1] in measures for share in row[2:]]
+        return f"{min(shares):.1f}%", f"{max(shares):.1f}%"
+
+    page = read_page("metrics")
+    assert f"in at most {say()[1]} of 400 samples" in page
+    assert f"in at most {say('kernel_calibration_error')[1]} for the kernel error" in page
+    means = say("nll", "brier", "error")
+    assert f"NLL, the Brier score and the error rate it is {means[0]} to {means[1]} of 20,000 samples" in page
+    assert f"confident predictions at most {say('confidence_share share')[1]}" in page
+    assert "rejects only {} to {}".format(*say("confidence_share accuracy")) in page
