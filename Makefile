@@ -140,6 +140,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/intervals.py --jobs $(JOBS) --out benchmarks/results/intervals.md
 	$(BIN)/python benchmarks/paired_tests.py --jobs $(JOBS) --out benchmarks/results/paired_tests.md
 	$(BIN)/python benchmarks/refinement_intervals.py --jobs $(JOBS) --out benchmarks/results/refinement_intervals.md
+	$(BIN)/python benchmarks/more_intervals.py --jobs $(JOBS) --out benchmarks/results/more_intervals.md
 	$(BIN)/python benchmarks/calibration_tests.py --jobs $(JOBS) $(if $(DATA),--data $(DATA)/logits) \
 		--out benchmarks/results/calibration_tests.md
 	$(BIN)/python benchmarks/joint_test_bound.py --out benchmarks/results/joint_test_bound.md

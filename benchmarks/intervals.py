@@ -128,8 +128,8 @@ def find_truth(case: Case) -> float:
     return float(np.mean(errors))
 
 
-def find_interval(task: tuple[Case, int]) -> tuple[float, float, float]:
-    """Value and limits of one sample."""
+def find_interval(task: tuple[Case, int | np.random.Generator], **settings: str | float) -> tuple[float, float, float]:
+    """Value and limits of one sample, with these settings of the measure."""
     case, seed = task
     rng = np.random.default_rng(seed)
     scores, labels = draw(case, rng)
@@ -143,6 +143,7 @@ def find_interval(task: tuple[Case, int]) -> tuple[float, float, float]:
         level=LEVEL,
         resamples=RESAMPLES,
         seed=rng,  # the same seed would repeat the random numbers of the sample
+        **settings,
     )
 
 

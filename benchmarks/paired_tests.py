@@ -71,11 +71,13 @@ ERRORS = ("ece", "adaptive_ece", "smooth_ece", "brier_decomposition calibration"
 KERNEL = "kernel_calibration_error"
 PARTS = ("brier_decomposition refinement", "brier_decomposition resolution")
 MEANS = ("nll", "brier", "auroc")
-CHEAP = ("nll", "brier")  # they need no resamples, so they get FACTOR times as many samples
+SHARES = ("error", "confidence_share share", "confidence_share accuracy")
+CHEAP = ("nll", "brier", *SHARES)  # they need no resamples, so they get FACTOR times as many samples
+BY_CLASS = ("classwise_ece", "thresholded_ece", "top_k_ece")  # they need the probabilities of both classes
 FACTOR = 50
 # The measures in which the models of a situation are equal; the last two situations show power.
 SITUATIONS: dict[Callable[..., Pair], tuple[str, ...]] = {
-    noisy_copies: (*ERRORS, KERNEL, "classwise_ece", *PARTS, *MEANS),
+    noisy_copies: (*ERRORS, KERNEL, *BY_CLASS, "mce", *PARTS, *MEANS, "aurc", *SHARES),
     both_calibrated: (*ERRORS, KERNEL),
     same_gap: ERRORS,
     opposite_gaps: (*ERRORS, KERNEL, "brier"),
@@ -91,9 +93,9 @@ def find_p_value(task: tuple[Callable[..., Pair], str, int, int]) -> float:
     rng = np.random.default_rng(seed)
     first, second, labels = situation(rng, count)
     measure, _, part = name.partition(" ")
-    settings = {"part": part} if part else {}
+    settings = {"part": part} if part else {"k": 1} if measure == "top_k_ece" else {}
     kind = "binary"
-    if measure == "classwise_ece":
+    if measure in BY_CLASS:
         first, second = (np.stack([1 - claim, claim], axis=1) for claim in (first, second))
         kind = "multiclass"
     test = metrics.paired_test(
@@ -115,7 +117,7 @@ def main() -> None:
         "",
         f"Shares of {given.repeats} samples (standard error .011 at .05 of 400), {RESAMPLES} resamples each, in which "
         "the test rejects that two models are equal. The tests of "
-        f"{' and '.join(CHEAP)} need no resamples; their shares are of {FACTOR * given.repeats:,} samples (standard "
+        f"{', '.join(CHEAP)} need no resamples; their shares are of {FACTOR * given.repeats:,} samples (standard "
         "error .0015 at .05 of 20,000). In the rows above the line the models are equal; below it they are not.",
         "",
         "| situation | measure | " + " | ".join(f"{count:,} samples" for count in SIZES) + " |",

@@ -6,6 +6,7 @@ python benchmarks/refinement_intervals.py --repeats 400 --out benchmarks/results
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 from pathlib import Path
 
@@ -14,9 +15,20 @@ from intervals import FREQUENCIES, LARGE, LEVEL, RESAMPLES, confidences
 
 from refocal import metrics
 
-ROWS = 500
-TRUTHS = ("calibrated", ".10 too confident", ".10 too unsure")
+SIZES = (20, 100, 500, 2_000)
+FIRST_SEED = 10_000  # other samples than those by which the scale of the limits was chosen
+UNIFORM = "calibrated, uniform"
+TRUTHS = ("calibrated", UNIFORM, ".10 too confident", ".10 too unsure")
 PARTS = ("refinement", "resolution")
+
+
+def draw_claims(rng: np.random.Generator, count: int, truth: str) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions and the frequencies of 1, both increasing: those of `intervals.py`, or uniform in [0, 1]."""
+    if truth == UNIFORM:
+        claim = rng.random(count)
+        return claim, claim
+    claim = confidences(rng, count, truth)
+    return claim, FREQUENCIES[truth](claim)
 
 
 def find_parts(truth: str) -> dict[str, float]:
@@ -24,16 +36,16 @@ def find_parts(truth: str) -> dict[str, float]:
 
     The frequencies increase with the claims, so the best map gives them.
     """
-    frequency = FREQUENCIES[truth](confidences(np.random.default_rng(99), LARGE, truth))
+    _, frequency = draw_claims(np.random.default_rng(99), LARGE, truth)
     return {"refinement": float(np.mean(frequency * (1 - frequency))), "resolution": float(np.var(frequency))}
 
 
-def find_intervals(task: tuple[str, int]) -> list[tuple[float, float]]:
+def find_intervals(task: tuple[str, int, int]) -> list[tuple[float, float]]:
     """The limits of both parts in one sample."""
-    truth, seed = task
-    rng = np.random.default_rng(seed)
-    claim = confidences(rng, ROWS, truth)
-    labels = (rng.random(ROWS) < FREQUENCIES[truth](claim)).astype(int)
+    truth, count, seed = task
+    rng = np.random.default_rng(FIRST_SEED + seed)
+    claim, frequency = draw_claims(rng, count, truth)
+    labels = (rng.random(count) < frequency).astype(int)
     found = []
     for part in PARTS:
         _, low, high = metrics.interval(
@@ -57,25 +69,27 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=400, help="samples per row")
     parser.add_argument("--out", type=Path, help="also write the table to this Markdown file")
     given = parser.parse_args()
+    error = (LEVEL * (1 - LEVEL) / given.repeats) ** 0.5
     lines = [
         f"# Coverage of the intervals of refinement and resolution, level {LEVEL}",
         "",
-        f"Shares of {given.repeats} samples of {ROWS} binary rows (standard error .011 at .95 of 400), {RESAMPLES} "
-        "resamples each: how often the interval covers the true value, or misses it because it lies above or below it, "
-        "and the mean length.",
+        f"Shares of {given.repeats:,} samples (standard error {error:.3f} at .95), {RESAMPLES} resamples each: how "
+        "often the interval covers the true value, or misses it because it lies above or below it, and the mean "
+        "length. All rows are binary.",
         "",
-        "| part | predictions are | true value | covered | above | below | length |",
-        "|---|---|---|---|---|---|---|",
+        "| part | predictions are | rows | true value | covered | above | below | length |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
+    truths = {truth: find_parts(truth) for truth in TRUTHS}
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for truth in TRUTHS:
-            parts = find_parts(truth)
-            limits = np.array(pool.map(find_intervals, [(truth, seed) for seed in range(given.repeats)]))
+        for count, truth in itertools.product(SIZES, TRUTHS):
+            limits = np.array(pool.map(find_intervals, [(truth, count, seed) for seed in range(given.repeats)]))
             for part, (low, high) in zip(PARTS, limits.transpose(1, 2, 0), strict=True):
-                above, below = np.mean(low > parts[part]), np.mean(high < parts[part])
+                value = truths[truth][part]
+                above, below = np.mean(low > value), np.mean(high < value)
                 lines.append(
-                    f"| {part} | {truth} | {parts[part]:.4f} | {1 - above - below:.3f} | {above:.3f} | {below:.3f} "
-                    f"| {np.mean(high - low):.4f} |"
+                    f"| {part} | {truth} | {count:,} | {value:.4f} | {1 - above - below:.3f} | {above:.3f} "
+                    f"| {below:.3f} | {np.mean(high - low):.4f} |"
                 )
                 print(lines[-1], flush=True)
     lines += ["", f"`python benchmarks/refinement_intervals.py --repeats {given.repeats}`", ""]

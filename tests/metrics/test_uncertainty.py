@@ -10,7 +10,7 @@ from scipy.stats import binomtest, kstest, norm, ttest_rel
 
 from arrays import draw_calibrated, sharpen
 from refocal import metrics
-from refocal.metrics import inputs
+from refocal.metrics import brier_intervals, inputs
 
 # Every measure with an interval, and the settings that it needs.
 MEASURES = [
@@ -197,8 +197,8 @@ def test_vector_kernel_interval_covers(power, unbiased):
 def test_brier_part_intervals_cover(part, slope, repeats, least):
     """P(y = 1) is 1/2 + slope (p - 1/2) for uniform p, so every part has a closed form.
 
-    At least 49 of 60 intervals from samples of 500 cover it. Of 400, 363 cover the refinement of slope 1 and 386 that
-    of slope 0.5, as docs/how-to/metrics.md says.
+    At least 49 of 60 intervals from samples of 500 cover it. Of 400, 368 cover the refinement of slope 1 and 387 that
+    of slope 0.5.
     """
 
     def sample(seed):
@@ -211,6 +211,25 @@ def test_brier_part_intervals_cover(part, slope, repeats, least):
     truth["refinement"] = truth["uncertainty"] - truth["resolution"]
     hits = count_covered(truth[part], sample, metrics.brier_decomposition, repeats=repeats, task="binary", part=part)
     assert hits >= least
+
+
+@pytest.mark.parametrize(
+    ("task", "spread", "most"), [("binary", 0.02, 0.25), ("binary", 2.0, 0.25), ("multiclass", 2.0, 2 / 3)]
+)
+def test_limits_of_the_refinement_divide_by_its_relative_error(monkeypatch, task, spread, most):
+    """On the log scale. If some resamples show no refinement, the largest possible one is the upper limit."""
+    errors = np.linspace(-spread, spread, 2001) - 0.01
+    monkeypatch.setattr(brier_intervals.BrierPartMethod, "_errors", lambda *_: errors)
+    probs, labels = draw_calibrated(np.random.default_rng(0), (200, 3))
+    if task == "binary":
+        probs, labels = probs[:, 0], (labels == 0).astype(int)
+    settings = {"task": task, "resamples": 100}
+    value, low, high = metrics.interval(metrics.brier_decomposition, probs, labels, part="refinement", **settings)
+    center, relative = value + 0.01, 0.95 * spread / (value + 0.01)
+    assert low == pytest.approx(center * np.exp(-np.log1p(relative)))
+    assert high == pytest.approx(most if relative > 1 else center * np.exp(-np.log1p(-relative)))
+    value, low, high = metrics.interval(metrics.brier_decomposition, probs, labels, part="resolution", **settings)
+    assert (low, high) == pytest.approx((max(0, value + 0.01 - 0.95 * spread), value + 0.01 + 0.95 * spread))
 
 
 @pytest.mark.parametrize(("part", "truth"), [("share", 0.19), ("accuracy", (0.9**2 + 0.9 + 1) / (1.9 * 1.5) - 0.05)])

@@ -35,6 +35,7 @@ _Column = tuple[np.ndarray, Events]  # the rows of a class, and its events
 
 _CELLS = 1 << 11  # for all classes together, but at least 16 per class
 _CHUNK_ELEMENTS = 1 << 20
+_ROUNDING = 1e-12  # a refinement up to this size is rounding error
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,19 @@ class BrierPartMethod:
     part: Part
 
     def interval(self, request: Request, scores: ArrayLike, *, level: float) -> Interval:
-        """The part minus the quantiles of its error."""
+        """The part minus the quantiles of its error; the refinement divided by those of its relative error."""
         (resamples,) = resample_brier(request, scores)
-        value = request.value(scores)
-        above, below = np.quantile(self._errors(resamples), [(1 + level) / 2, (1 - level) / 2])
-        return Interval(value, max(0.0, float(value - above)), max(0.0, float(value - below)))
+        value, errors = request.value(scores), self._errors(resamples)
+        quantiles = np.quantile(errors, [(1 + level) / 2, (1 - level) / 2])
+        mean = float(np.mean(errors))
+        center = value - mean
+        if self.part == "refinement" and center > _ROUNDING:
+            # Errors of a mean variance grow with it. Their ratio to the truth varies less than they do.
+            ratios, most = 1 + (quantiles - mean) / center, resamples.largest_refinement
+            low, high = (min(most, center / ratio) if ratio > 0 else most for ratio in ratios)
+        else:
+            low, high = np.maximum(0.0, value - quantiles)
+        return Interval(value, float(low), float(high))
 
     def paired_test(self, request: Request, first: ArrayLike, second: ArrayLike) -> PairedTest:
         """Compare the difference of the parts with the differences of their errors."""
@@ -125,6 +134,11 @@ class BrierResamples(NamedTuple):
     def value(self) -> float:
         """The calibration part of these cells."""
         return float(self._parts(calibration_part, self.mass, self.hits, self.fitted))
+
+    @property
+    def largest_refinement(self) -> float:
+        """The mean variance of outcomes of which all are equally likely."""
+        return 0.25 if self.classes == 1 else 1 - 1 / self.classes
 
     def truth(self, t: float, parts: _PartsFunction) -> np.ndarray:
         """The true parts (5,), or one part (), if pi_t is the truth."""

@@ -23,7 +23,8 @@ class ReliabilityDiagram(NamedTuple):
         confidence: Mean confidence.
         accuracy: Share of correct samples (frequency of 1 for events).
         low: Lower limit of the consistency band.
-        high: Upper limit. In each bin, the accuracy of a calibrated model lies in the band with probability `level`.
+        high: Upper limit. In each bin, the accuracy of a calibrated model lies in the band with probability `level`, or
+            a little more, since the number of correct samples is whole.
     """
 
     samples: np.ndarray

@@ -106,7 +106,7 @@ class SetOutcome:
     """Prediction sets by the probabilities of one method.
 
     Attributes:
-        coverage: How often a set holds the true class.
+        coverage: How often a set holds the true class. The limits are for new rows, with a threshold from all rows.
         size: Mean number of classes in a set.
         sizes: Number of samples whose set has 1, 2, ... classes; sums of weights if samples have weights.
         worst_class: The class, by its index, whose rows are covered least often.
