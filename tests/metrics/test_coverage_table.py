@@ -90,7 +90,7 @@ def test_the_table_of_other_limits_has_the_rows_of_its_script():
         ("metrics", ["detectable_frequency"], "2,000", "seen in {first} of 300 samples for the frequency of y = 1"),
         ("metrics", ["detectable"], "2,000", "and in {first} for an ECE"),
         ("metrics", ["10 million"], "20,000", "{first} of 300 calibrated data sets of 20,000 rows"),
-        ("metrics", ["pieces forced"], "20,000", "and {first} if pieces"),
+        ("metrics", ["pieces forced"], "20,000", "and {first} if parts"),
         ("calibrators", ["temperature_error_ of TemperatureScaling"], "500", "in {first} of 600 fits to 500 rows"),
         ("calibrators", ["FocalTemperatureScaling"], "2,000", "in {last} and {first} of 300"),
         ("prediction-sets", ["limits of the coverage"], "", "this probability in {least} to {most} of 300 samples"),
