@@ -39,6 +39,7 @@ from refocal.losses.spec import LossSpec
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_LARGEST_GAMMA = 100  # of a posterior map: from 128 on, (1/2)^(gamma - 1) is not a normal float32
 _MOST_SCALED = 1 << 30  # elements that 32-bit offsets reach
 
 
@@ -57,11 +58,16 @@ def supports_sigmoid(logits: Tensor, target: Tensor, spec: LossSpec) -> bool:
 
 def supports_map(logits: Tensor, gamma: Any) -> bool:
     """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
-    if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
+    if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)):
         return False
-    if not _runs_on(logits) or is_transformed(logits):
+    if not 0 <= gamma <= _LARGEST_GAMMA or not _runs_on(logits) or is_transformed(logits):
         return False
     return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
+
+
+def supports_normalizers(logits: Tensor, gamma: float) -> bool:
+    """Whether a kernel computes the normalizers of a chunk of logits for the posterior map of this gamma."""
+    return has_kernels(logits) and gamma <= _LARGEST_GAMMA
 
 
 def supports_chunk(logits: Tensor, spec: LossSpec) -> bool:
