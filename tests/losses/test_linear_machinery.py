@@ -8,10 +8,11 @@ import pytest
 import torch
 from linear_cases import FEW_BYTES, MARKS, assert_equals, draw, exact, here
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
-from refocal.losses import FocalLoss, LinearFocalLoss
+from refocal.losses import FocalLoss, LinearFocalLoss, Scheduled
 from refocal.losses.gpu.launch import INTERPRETED
 from refocal.losses.linear import chunks, operator
 
@@ -127,6 +128,28 @@ def test_compiles_without_a_break(reduction: str) -> None:
         each.grad = None
     criterion(torch.tanh(hidden), head, target, bias).sum().backward()
     torch.testing.assert_close(found, [each.grad for each in (hidden, head, bias)])
+
+
+@pytest.mark.skipif(INTERPRETED, reason="torch.compile runs no interpreted kernels")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_schedule_is_compiled_once_for_all_epochs(reduction: str) -> None:
+    torch.compiler.reset()
+    hidden, head, _, target = draw(30, 5, 21)
+    criterion = LinearFocalLoss(Scheduled((1,), (5.0, 2.0)), reduction=reduction).to(here())  # type: ignore[arg-type]
+    compilations = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(criterion, backend=compilations, fullgraph=True)
+    values = []
+    for _ in range(2):
+        results = []
+        for function in (compiled, criterion):
+            losses = function(hidden, head, target)
+            results.append([losses.detach(), *torch.autograd.grad(losses.sum(), [hidden, head])])
+        torch.testing.assert_close(*results)
+        values.append(results[0][0].sum())
+        criterion.focal.gamma.step_epoch()
+    assert values[0] < values[1]
+    assert compilations.frame_count == 1
 
 
 def test_the_operator_is_registered_correctly() -> None:
