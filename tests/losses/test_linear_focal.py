@@ -10,7 +10,7 @@ from torch import Tensor
 
 from refocal.losses import FLSD53, FocalLoss, LinearFocalLoss, Scheduled, focal_loss, linear_focal_loss
 from refocal.losses.gpu import dispatch
-from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED
+from refocal.losses.gpu.launch import INTERPRETED
 from refocal.losses.linear import operator
 from refocal.losses.spec import LossSpec
 
@@ -239,31 +239,36 @@ def test_clear_errors(change: dict[str, object], error: type[Exception], message
         for name, each in change.items()
     }
     arguments = {"hidden": hidden, "head": head, "target": target, "gamma": 2.0, **change}
-    if error is IndexError and hidden.is_cuda:
-        pytest.skip("on a GPU the loss of a class that does not exist is NaN")
     with pytest.raises(error, match=message):
         linear_focal_loss(**arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("smoothing", "dtype"), [(0.1, torch.float32), (0.0, torch.float64)])
-def test_classes_are_checked_wherever_no_kernel_runs(
-    smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_are_checked_also_where_no_kernel_runs(smoothing: float, dtype: torch.dtype) -> None:
     hidden, head, _, target = draw(6, 5, 21, dtype)
     target[:2] = torch.tensor([-100, 21])
     with pytest.raises(IndexError, match=r"target must lie in \[0, 21\), got 21"):
         linear_focal_loss(hidden, head, target, gamma=2.0, label_smoothing=smoothing)
-    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=dtype)
-    for capturing in (False, True):
-        monkeypatch.setattr(operator, "is_capturing", lambda capturing=capturing: capturing)
-        assert operator._must_check_range(on_gpu, LossSpec(2.0, -100, smoothing)) is not capturing
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
-def test_classes_are_not_checked_where_a_kernel_runs() -> None:
-    """It would make the host wait for the GPU."""
-    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
-    assert not operator._must_check_range(on_gpu, LossSpec(2.0, -100))
+@pytest.mark.kernels
+def test_a_captured_graph_cannot_wait_for_a_check_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives NaN for a class that does not exist."""
+    hidden, head, _, target = draw(6, 5, 21)
+    if not dispatch.has_kernels(hidden):
+        pytest.skip("main memory, on a machine with a GPU")
+    target[1] = 21
+    monkeypatch.setattr(operator, "_is_captured", lambda _: True)
+    losses = linear_focal_loss(hidden, head, target, gamma=2.0)
+    assert losses.isnan().tolist() == [False, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_only_a_gpu_captures_graphs(capturing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "is_capturing", lambda: capturing)
+    for is_cuda in (False, True):
+        target: Any = types.SimpleNamespace(is_cuda=is_cuda)
+        assert operator._is_captured(target) is (is_cuda and capturing)
 
 
 def test_policies_by_sample_are_refused() -> None:
