@@ -125,6 +125,28 @@ def test_ignored_rows_take_no_part(reduction: str) -> None:
     assert not hidden.grad[7].any()
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])  # with a kernel, and without one
+def test_ignored_rows_pass_through_a_captured_graph(
+    smoothing: float, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host cannot wait for their number. They may hold NaN, and their loss may be infinite."""
+    hidden, head, bias, target = draw(30, 5, 21)
+    target[target == 0] = 1
+    target[[0, 7, 8, 29]] = -100
+    with torch.no_grad():
+        hidden[7] = torch.nan
+        bias[0] = bias[0] if smoothing else -torch.inf  # the class that stands for an ignored one
+    criterion = LinearFocalLoss(2.0, label_smoothing=smoothing, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
+    results = []
+    for captured in (False, True):
+        monkeypatch.setattr(operator, "_is_captured", lambda _, captured=captured: captured)
+        losses = criterion(hidden, head, target, bias)
+        results.append([losses.detach(), *torch.autograd.grad(losses.sum(), [hidden, head, bias])])
+    assert all(torch.isfinite(each).all() for each in results[0])
+    torch.testing.assert_close(results[1], results[0])
+
+
 def test_all_rows_ignored() -> None:
     hidden, head, bias, target = draw(4, 5, 21)
     target[:] = -100

@@ -82,6 +82,8 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
         index = chunk if kept is None else kept[chunk]
         inputs, labels = hidden[index].to(dtype), target[index]
         factor = scale[index] if scale.ndim else scale
+        if captured:  # rows that do not count are among these; they may hold NaN, which no factor removes
+            inputs = torch.where((labels != ignore_index)[:, None], inputs, 0)
 
         # 1. logits; 2. losses, and the gradient over the logits; 3. the gradients of the inputs
         logits = compute_logits(inputs, weights, offsets, out=room[: len(labels)])
