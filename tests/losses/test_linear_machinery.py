@@ -9,7 +9,9 @@ import torch
 from linear_cases import FEW_BYTES, MARKS, assert_equals, draw, exact, here
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 from refocal.losses import FocalLoss, LinearFocalLoss, Scheduled
@@ -150,6 +152,25 @@ def test_a_schedule_is_compiled_once_for_all_epochs(reduction: str) -> None:
         criterion.focal.gamma.step_epoch()
     assert values[0] < values[1]
     assert compilations.frame_count == 1
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_gradients_of_fake_and_traced_tensors(reduction: str) -> None:
+    """No kernel of ours runs outside of the operator."""
+    criterion = LinearFocalLoss(2.0, reduction=reduction)  # type: ignore[arg-type]
+
+    def step(hidden: Tensor, head: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(3 * criterion(hidden, head, target).sum(), [hidden, head])
+
+    hidden, head, _, target = draw(30, 5, 21)
+    expected = step(hidden, head, target)
+    other = torch.zeros_like(hidden, requires_grad=True)
+    for mode in ("real", "fake"):
+        traced = make_fx(step, tracing_mode=mode)(other, head, target)
+        torch.testing.assert_close(traced(hidden, head, target), expected)
+    with FakeTensorMode() as fake:  # tensors without values
+        found = step(*(fake.from_tensor(each) for each in (hidden, head, target)))
+    assert [each.shape for each in found] == [hidden.shape, head.shape]
 
 
 def test_the_operator_is_registered_correctly() -> None:
