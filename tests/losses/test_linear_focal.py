@@ -27,6 +27,12 @@ def test_equals_focal_loss_of_the_logits(gamma: float, reduction: str, rows: int
     assert_exact(criterion, tuple(inputs[:2]), target)
 
 
+@pytest.mark.parametrize("gamma", [100.0, 200.0])
+def test_large_gammas(gamma: float) -> None:
+    *inputs, target = draw(50, 5, 37)
+    assert_exact(LinearFocalLoss(gamma, reduction="none"), tuple(inputs), target, tolerance=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_other_types(dtype: torch.dtype, reduction: str) -> None:
@@ -147,14 +153,15 @@ def test_ignored_rows_pass_through_a_captured_graph(
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_all_rows_ignored() -> None:
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 5.0])
+def test_all_rows_ignored(gamma: float) -> None:
     hidden, head, bias, target = draw(4, 5, 21)
     target[:] = -100
-    loss = LinearFocalLoss(2.0, reduction="sum")(hidden, head, target, bias)
+    loss = LinearFocalLoss(gamma, reduction="sum")(hidden, head, target, bias)
     loss.backward()
     assert loss == 0
     assert not any(each.grad.any() for each in (hidden, head, bias))
-    assert LinearFocalLoss(2.0)(hidden, head, target).isnan()  # as `nn.CrossEntropyLoss`
+    assert LinearFocalLoss(gamma)(hidden, head, target).isnan()  # as `nn.CrossEntropyLoss`
 
 
 def test_no_rows() -> None:
@@ -166,7 +173,7 @@ def test_no_rows() -> None:
     assert hidden.grad.shape == (0, 5)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
 def test_saturated_logits(gamma: float) -> None:
     head = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
     hidden = torch.tensor([[1e4], [-1e4], [60.0], [90.0], [200.0]], requires_grad=True)
