@@ -15,7 +15,7 @@ from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
 from refocal.losses.gpu.calls import FocalCall  # noqa: E402
-from refocal.losses.policies import fls531  # noqa: E402
+from refocal.losses.policies import FLSD53, fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 from refocal.losses.spec import LossSpec  # noqa: E402
 
@@ -327,6 +327,16 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
     FocalLoss(2.0)(logits, target)
     FocalLoss(2.0)(leaf, target)
     assert asked == [False, False, True]
+
+
+def test_what_no_kernel_computes_is_not_copied(monkeypatch):
+    entered, compute = [], dispatch.focal_loss
+    monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call), compute(*call))[1])
+    logits, target, _ = batch(4, 40_000)
+    for criterion, classes in ((FocalLoss(FLSD53), 6), (FocalLoss(2.0, label_smoothing=0.1), 40_000)):
+        entered.clear()
+        criterion(logits[:, :classes], target.clamp(max=classes - 1))
+        assert len(entered) == 1  # with the tensors as they are
 
 
 def test_a_schedule_enters_once_as_the_tensors_are_and_once_as_a_copy(monkeypatch):

@@ -50,6 +50,14 @@ def supports(logits: Any, target: Any, weight: Any = None) -> bool:
     return weight is None or is_constant_beside(weight, logits)
 
 
+def supports_focal(logits: Any, target: Any, weight: Any, spec: LossSpec) -> bool:
+    """Whether a kernel computes this focal loss of tensors that fit together, perhaps from a copy without gaps."""
+    if not isinstance(spec.gamma, (float, tuple)) or not supports(logits, target, weight):
+        return False
+    hard = not spec.label_smoothing and not target.is_floating_point()
+    return hard or (logits.ndim > 1 and logits.shape[1] <= LONGEST_ROW_ON_CHIP)
+
+
 def supports_sigmoid(logits: Tensor, target: Tensor, spec: LossSpec) -> bool:
     """Whether a kernel computes this sigmoid focal loss."""
     fixed = isinstance(spec.gamma, float) and not isinstance(spec.alpha, tuple)
@@ -86,7 +94,7 @@ def _runs_on(logits: Any) -> bool:
 
 def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor | None:
     """Focal losses, or their sum or mean; None if no kernel supports these tensors or their layout."""
-    if not supports(logits, target, weight) or not isinstance(spec.gamma, (float, tuple)):
+    if not supports_focal(logits, target, weight, spec):
         return None
     dtype, device = logits.dtype, logits.device
     plan = plan_focal_loss(

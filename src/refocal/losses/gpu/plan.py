@@ -255,9 +255,7 @@ def _is_supported(call: FocalCall) -> bool:
     target_fits = call.target_dtype == torch.int64 if call.has_indices else call.spec.ignore_index < 0
     # PyTorch rejects or converts a weight of another type.
     weight_fits = call.weight_dtype is None or (call.weight_shape, call.weight_dtype) == (shape[1:2], call.loss_dtype)
-    if not (gamma_fits and target_fits and weight_fits) or call.loss_dtype == torch.float64:
-        return False
-    return call.hard or classes <= LONGEST_ROW_ON_CHIP
+    return gamma_fits and target_fits and weight_fits and call.loss_dtype != torch.float64
 
 
 def _is_flat(call: FocalCall, layout: Layout) -> bool:
