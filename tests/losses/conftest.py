@@ -12,8 +12,8 @@ def kernels(monkeypatch):
 
     names, make = [], plan.plan_focal_loss
 
-    def spy(*fields):
-        made = make(*fields)
+    def spy(call):
+        made = make(call)
         names.append(made.compute._kernel.fn.__name__)
         return made
 

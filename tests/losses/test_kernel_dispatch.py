@@ -14,7 +14,6 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
-from refocal.losses.gpu.calls import FocalCall  # noqa: E402
 from refocal.losses.policies import FLSD53, fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 from refocal.losses.spec import LossSpec  # noqa: E402
@@ -22,30 +21,19 @@ from refocal.losses.spec import LossSpec  # noqa: E402
 pytestmark = MARKS
 
 
-def test_a_plan_is_asked_for_by_the_fields_of_a_call(monkeypatch):
-    """They are positional, so their order must be that of `FocalCall`."""
+def test_a_call_describes_each_tensor(monkeypatch):
+    """Its fields are positional, so their order must be that of `FocalCall`."""
     asked = []
-    monkeypatch.setattr(dispatch, "plan_focal_loss", lambda *fields: asked.append(fields))
+    monkeypatch.setattr(dispatch, "plan_focal_loss", asked.append)
     logits, _, soft = batch(6, 5, dtype=torch.bfloat16)
     logits, soft, weight = logits.t().contiguous().t().requires_grad_(), soft[:4], torch.ones(3, device=DEVICE)
     spec = LossSpec(1.5, -7, 0.25, detached=True, reduction="sum")
     assert dispatch.focal_loss(logits, soft, weight, spec) is None
-    (fields,) = asked
-    assert dict(zip(FocalCall._fields, fields, strict=False)) == {
-        "spec": spec,
-        "shape": (6, 5),
-        "strides": (1, 6),
-        "dtype": torch.bfloat16,
-        "device": logits.device,
-        "target_shape": (4, 5),
-        "target_strides": (5, 1),
-        "target_dtype": torch.float32,
-        "weight_shape": (3,),
-        "weight_dtype": torch.float32,
-        "autocast": False,
-        "differentiable": True,
-    }
-    assert FocalCall._fields[len(fields) :] == ("incoming",)
+    (call,) = asked
+    assert (call.spec, call.device, call.autocast, call.differentiable) == (spec, logits.device, False, True)
+    assert (call.shape, call.strides, call.dtype) == ((6, 5), (1, 6), torch.bfloat16)
+    assert (call.target_shape, call.target_strides, call.target_dtype) == ((4, 5), (5, 1), torch.float32)
+    assert (call.weight_shape, call.weight_dtype) == ((3,), torch.float32)
 
 
 def test_what_cross_entropy_refuses_or_finds_empty():

@@ -18,6 +18,7 @@ from refocal.losses.formulas import focal_rows, sigmoid_focal
 from refocal.losses.gpu import execute
 from refocal.losses.gpu.calls import (
     ChunkCall,
+    FocalCall,
     NormalizerCall,
     PosteriorCall,
     SigmoidCall,
@@ -97,7 +98,7 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     if not supports_focal(logits, target, weight, spec):
         return None
     dtype, device = logits.dtype, logits.device
-    plan = plan_focal_loss(
+    call = FocalCall(  # positional arguments, because small batches are host-bound
         spec,
         logits.shape,
         logits.stride(),
@@ -111,6 +112,7 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
         dtype != torch.float32 and torch.is_autocast_enabled(device.type),  # autocast does not change wider types
         logits.requires_grad and torch.is_grad_enabled(),
     )
+    plan = plan_focal_loss(call)
     if plan is None:
         return None
     try:
@@ -206,7 +208,7 @@ class _FocalLoss(torch.autograd.Function):
         logits, target, weight = ctx.saved_tensors
         call, spec = plan.call, plan.call.spec
         if not by_formula:  # not computed with the loss, or a second pass through the same graph
-            plan = plan_focal_loss(*call._replace(incoming=1 if spec.reduction != "none" else 2))
+            plan = plan_focal_loss(call._replace(incoming=1 if spec.reduction != "none" else 2))
             assert plan is not None, "the loss had a plan"
             gradient = execute.run_focal_gradient(
                 plan, logits, target, weight, incoming=incoming, correction=correction

@@ -61,13 +61,11 @@ class FocalPlan:
     multiply: Launch
 
 
-# The fields are the key of the cache: small batches are host-bound, and building a FocalCall for each loss costs time.
 @functools.lru_cache(maxsize=256)
-def plan_focal_loss(*fields: Any) -> FocalPlan | None:
-    """The plan of a `FocalCall`, given by its fields; None if no kernel supports it."""
+def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
+    """The plan of a focal loss, or of its gradient for an incoming one; None if no kernel supports it."""
     from refocal.losses.gpu.kernels import sums
 
-    call = FocalCall(*fields)
     layout = find_layout(call.shape, call.strides)
     if layout is None or not _is_supported(call):
         return None
