@@ -190,8 +190,8 @@ def scale_gradient(gradient: Tensor, incoming: Tensor) -> Tensor:
 
 class _FocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, how: tuple[Tensor, Tensor | None, FocalPlan]) -> Tensor:
-        target, weight, plan = how
+    def forward(ctx: Any, logits: Tensor, planned: tuple[Tensor, Tensor | None, FocalPlan]) -> Tensor:
+        target, weight, plan = planned
         loss, gradient, correction = execute.run_focal_loss(plan, logits, target, weight)
         ctx.save_for_backward(logits, target, weight)
         ctx.results = plan, gradient, correction

@@ -1,4 +1,4 @@
-"""The launcher of a plan: allocates the results of a call and launches its kernels."""
+"""The executor of a plan: allocates the results of a call and launches its kernels."""
 
 from __future__ import annotations
 

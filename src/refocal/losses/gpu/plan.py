@@ -338,7 +338,7 @@ def _plan_long(
     return Launch(long.ragged_rows, min(rows, programs), numbers, warps=warps, **constants)
 
 
-def _plan_soft(  # noqa: PLR0917 as `_plan_hard`
+def _plan_soft(  # noqa: PLR0917 what was found out about the call
     call: FocalCall,
     layout: Layout,
     target_layout: Layout,
