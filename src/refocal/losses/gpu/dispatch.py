@@ -30,6 +30,7 @@ from refocal.losses.gpu.plan import (
     FocalPlan,
     plan_chunk,
     plan_focal_loss,
+    plan_multiplication,
     plan_normalizers,
     plan_posterior_map,
     plan_sigmoid_loss,
@@ -184,7 +185,8 @@ def scale_gradient(gradient: Tensor, incoming: Tensor) -> Tensor:
         return gradient.mul_(incoming)
     with on_device_of(gradient):
         for part in torch.split(gradient.view(-1), _MOST_SCALED):
-            execute.scale_gradient(part, incoming, None)
+            launch = plan_multiplication(len(part), part.dtype, incoming.dtype, part.device, corrected=False)
+            execute.scale_gradient(launch, part, incoming, None)
     return gradient
 
 
@@ -203,7 +205,7 @@ class _FocalLoss(torch.autograd.Function):
         ctx.results = plan, None, correction
         by_formula = _needs_formula(incoming)
         if gradient is not None and not by_formula:
-            execute.scale_focal_gradient(plan, gradient, incoming, correction)
+            execute.scale_gradient(plan.multiply, gradient, incoming, correction)
             return gradient, None
         logits, target, weight = ctx.saved_tensors
         call, spec = plan.call, plan.call.spec
@@ -244,7 +246,7 @@ class _SigmoidFocalLoss(torch.autograd.Function):
         with on_device_of(logits):
             loss, ctx.gradient, ctx.correction = execute.run_sigmoid_loss(plan, logits, target)
         ctx.save_for_backward(logits, target)
-        ctx.call = call
+        ctx.plan = plan
         return loss
 
     @staticmethod
@@ -252,16 +254,18 @@ class _SigmoidFocalLoss(torch.autograd.Function):
         gradient, ctx.gradient = ctx.gradient, None
         by_formula = _needs_formula(incoming)
         if gradient is not None and not by_formula:
-            return execute.scale_gradient(gradient, incoming, ctx.correction), None, None, None
+            execute.scale_gradient(ctx.plan.multiply, gradient, incoming, ctx.correction)
+            return gradient, None, None, None
         logits, target = ctx.saved_tensors
+        call = ctx.plan.call
         if not by_formula:
-            plan = plan_sigmoid_loss(ctx.call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
+            plan = plan_sigmoid_loss(call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
             correction = ctx.correction
             gradient = execute.run_sigmoid_gradient(plan, logits, target, incoming=incoming, correction=correction)
             return gradient, None, None, None
 
         def formula() -> Tensor:
-            return sigmoid_focal(logits, target, ctx.call.spec).to(incoming.dtype)
+            return sigmoid_focal(logits, target, call.spec).to(incoming.dtype)
 
         return _differentiate(formula, logits, incoming), None, None, None
 

@@ -92,7 +92,7 @@ def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
         target_has_gaps=call.has_indices and common_stride(call.target_shape, call.target_strides, alone=1) != 1,
         counted=call.counted,
         small=small,
-        cleared=not call.counted and call.spec.reduction != "none" and takes_tickets(losses),
+        cleared=not call.counted and call.spec.reduction != "none" and _takes_tickets(losses),
         loss=torch.empty((), dtype=call.loss_dtype, device=call.device),
         correction=torch.empty((), dtype=torch.float32, device=call.device),
         compute=_plan_computation(call, layout, target_layout, tiling, beside=beside),
@@ -115,8 +115,10 @@ class SigmoidPlan:
 
     call: SigmoidCall
     programs: int
+    cleared: bool  # whether the buffer must start with zeros
     compute: Launch
     finish: Launch
+    multiply: Launch
 
 
 @functools.lru_cache(maxsize=256)
@@ -141,7 +143,8 @@ def plan_sigmoid_loss(call: SigmoidCall) -> SigmoidPlan:
         COUNTED=mean,
     )
     finish = _plan_sum(programs, float(call.size) if mean else 1.0, counted=mean, beside=mean)
-    return SigmoidPlan(call, programs, compute, finish)
+    multiply = plan_multiplication(call.size, call.dtype, call.loss_dtype, call.device, corrected=mean)
+    return SigmoidPlan(call, programs, _takes_tickets(programs), compute, finish, multiply)
 
 
 class PosteriorPlan(NamedTuple):
@@ -363,7 +366,7 @@ def _plan_soft(  # noqa: PLR0917 what was found out about the call
     return Launch(soft.rows_on_chip, programs, numbers, warps=warps, **constants)
 
 
-def takes_tickets(losses: int) -> bool:
+def _takes_tickets(losses: int) -> bool:
     """Whether several programs add up so many losses."""
     from refocal.losses.gpu.kernels.sums import MOST_ALONE
 
@@ -374,7 +377,7 @@ def _plan_sum(losses: int, expected: float, *, counted: bool, beside: bool) -> L
     """The kernel that adds up losses in a buffer, with shares beside them or counts made before."""
     from refocal.losses.gpu.kernels import sums
 
-    alone = not takes_tickets(losses)
+    alone = not _takes_tickets(losses)
     warps, block = (8, 2048) if losses <= 4096 else (32 if alone else 16, 8192)
     constants = {"COUNTED": counted, "BESIDE": beside, "ALONE": alone, "BLOCK": block}
     programs = 1 if alone else sums.COUNTS.value
