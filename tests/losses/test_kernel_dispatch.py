@@ -14,38 +14,26 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
 from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
-from refocal.losses.gpu.calls import FocalCall  # noqa: E402
-from refocal.losses.policies import fls531  # noqa: E402
+from refocal.losses.policies import FLSD53, fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 from refocal.losses.spec import LossSpec  # noqa: E402
 
 pytestmark = MARKS
 
 
-def test_a_plan_is_asked_for_by_the_fields_of_a_call(monkeypatch):
-    """They are positional, so their order must be that of `FocalCall`."""
+def test_a_call_describes_each_tensor(monkeypatch):
+    """Its fields are positional, so their order must be that of `FocalCall`."""
     asked = []
-    monkeypatch.setattr(dispatch, "plan_focal_loss", lambda *fields: asked.append(fields))
+    monkeypatch.setattr(dispatch, "plan_focal_loss", asked.append)
     logits, _, soft = batch(6, 5, dtype=torch.bfloat16)
     logits, soft, weight = logits.t().contiguous().t().requires_grad_(), soft[:4], torch.ones(3, device=DEVICE)
     spec = LossSpec(1.5, -7, 0.25, detached=True, reduction="sum")
     assert dispatch.focal_loss(logits, soft, weight, spec) is None
-    (fields,) = asked
-    assert dict(zip(FocalCall._fields, fields, strict=False)) == {
-        "spec": spec,
-        "shape": (6, 5),
-        "strides": (1, 6),
-        "dtype": torch.bfloat16,
-        "device": logits.device,
-        "target_shape": (4, 5),
-        "target_strides": (5, 1),
-        "target_dtype": torch.float32,
-        "weight_shape": (3,),
-        "weight_dtype": torch.float32,
-        "autocast": False,
-        "differentiable": True,
-    }
-    assert FocalCall._fields[len(fields) :] == ("incoming",)
+    (call,) = asked
+    assert (call.spec, call.device, call.autocast, call.differentiable) == (spec, logits.device, False, True)
+    assert (call.shape, call.strides, call.dtype) == ((6, 5), (1, 6), torch.bfloat16)
+    assert (call.target_shape, call.target_strides, call.target_dtype) == ((4, 5), (5, 1), torch.float32)
+    assert (call.weight_shape, call.weight_dtype) == ((3,), torch.float32)
 
 
 def test_what_cross_entropy_refuses_or_finds_empty():
@@ -327,6 +315,16 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
     FocalLoss(2.0)(logits, target)
     FocalLoss(2.0)(leaf, target)
     assert asked == [False, False, True]
+
+
+def test_what_no_kernel_computes_is_not_copied(monkeypatch):
+    entered, compute = [], dispatch.focal_loss
+    monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call), compute(*call))[1])
+    logits, target, _ = batch(4, 40_000)
+    for criterion, classes in ((FocalLoss(FLSD53), 6), (FocalLoss(2.0, label_smoothing=0.1), 40_000)):
+        entered.clear()
+        criterion(logits[:, :classes], target.clamp(max=classes - 1))
+        assert len(entered) == 1  # with the tensors as they are
 
 
 def test_a_schedule_enters_once_as_the_tensors_are_and_once_as_a_copy(monkeypatch):

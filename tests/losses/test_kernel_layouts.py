@@ -10,33 +10,11 @@ pytest.importorskip("triton")
 from kernel_cases import DEVICE, MARKS, PLAIN, batch, compare, images  # noqa: E402
 
 from refocal.losses import FocalLoss  # noqa: E402
-from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
+from refocal.losses.gpu import plan  # noqa: E402
 from refocal.losses.spec import LossSpec  # noqa: E402
 
 pytestmark = MARKS
 REDUCTIONS = ["none", "mean", "sum"]
-
-
-@pytest.fixture
-def kernels(monkeypatch):
-    """The names of the kernels that compute, in the order of calls."""
-    names, make = [], plan.plan_focal_loss
-
-    def spy(*fields):
-        made = make(*fields)
-        names.append(made.compute._kernel.fn.__name__)
-        return made
-
-    monkeypatch.setattr(dispatch, "plan_focal_loss", spy)
-    return names
-
-
-@pytest.fixture
-def plan_anew():
-    """Plans depend on constants of the planner, which tests change."""
-    plan.plan_focal_loss.cache_clear()
-    yield
-    plan.plan_focal_loss.cache_clear()
 
 
 def spec_and_weight(classes, *, weighted, by_class, detached):
@@ -210,8 +188,7 @@ def test_one_program_and_many_add_up_alike(plan_anew, monkeypatch):
     cases = [(target, "mean"), (target, "sum"), (soft, "mean")]
     alone = [FocalLoss(2.0, reduction=reduction)(logits, goal) for goal, reduction in cases]
     monkeypatch.setattr(plan, "_MOST_BYTES_CORRECTED", 0)
-    for module in (plan, execute):
-        monkeypatch.setattr(module, "takes_tickets", lambda losses: losses > 10)
+    monkeypatch.setattr(plan, "_takes_tickets", lambda losses: losses > 10)
     plan.plan_focal_loss.cache_clear()
     many = [FocalLoss(2.0, reduction=reduction)(logits, goal) for goal, reduction in cases]
     torch.testing.assert_close(many, alone, rtol=1e-6, atol=0.0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from refocal.losses import FLSD53, FocalLoss, LinearFocalLoss, Scheduled, focal_loss, linear_focal_loss
 from refocal.losses.gpu import dispatch
-from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED
+from refocal.losses.gpu.launch import INTERPRETED
 from refocal.losses.linear import operator
 from refocal.losses.spec import LossSpec
 
@@ -25,6 +25,12 @@ def test_equals_focal_loss_of_the_logits(gamma: float, reduction: str, rows: int
     criterion = LinearFocalLoss(gamma, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
     assert_exact(criterion, tuple(inputs), target)
     assert_exact(criterion, tuple(inputs[:2]), target)
+
+
+@pytest.mark.parametrize("gamma", [100.0, 200.0])
+def test_large_gammas(gamma: float) -> None:
+    *inputs, target = draw(50, 5, 37)
+    assert_exact(LinearFocalLoss(gamma, reduction="none"), tuple(inputs), target, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -125,14 +131,37 @@ def test_ignored_rows_take_no_part(reduction: str) -> None:
     assert not hidden.grad[7].any()
 
 
-def test_all_rows_ignored() -> None:
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])  # with a kernel, and without one
+def test_ignored_rows_pass_through_a_captured_graph(
+    smoothing: float, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host cannot wait for their number. They may hold NaN, and their loss may be infinite."""
+    hidden, head, bias, target = draw(30, 5, 21)
+    target[target == 0] = 1
+    target[[0, 7, 8, 29]] = -100
+    with torch.no_grad():
+        hidden[7] = torch.nan
+        bias[0] = bias[0] if smoothing else -torch.inf  # the class that stands for an ignored one
+    criterion = LinearFocalLoss(2.0, label_smoothing=smoothing, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
+    results = []
+    for captured in (False, True):
+        monkeypatch.setattr(operator, "_is_captured", lambda _, captured=captured: captured)
+        losses = criterion(hidden, head, target, bias)
+        results.append([losses.detach(), *torch.autograd.grad(losses.sum(), [hidden, head, bias])])
+    assert all(torch.isfinite(each).all() for each in results[0])
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 5.0])
+def test_all_rows_ignored(gamma: float) -> None:
     hidden, head, bias, target = draw(4, 5, 21)
     target[:] = -100
-    loss = LinearFocalLoss(2.0, reduction="sum")(hidden, head, target, bias)
+    loss = LinearFocalLoss(gamma, reduction="sum")(hidden, head, target, bias)
     loss.backward()
     assert loss == 0
     assert not any(each.grad.any() for each in (hidden, head, bias))
-    assert LinearFocalLoss(2.0)(hidden, head, target).isnan()  # as `nn.CrossEntropyLoss`
+    assert LinearFocalLoss(gamma)(hidden, head, target).isnan()  # as `nn.CrossEntropyLoss`
 
 
 def test_no_rows() -> None:
@@ -144,7 +173,7 @@ def test_no_rows() -> None:
     assert hidden.grad.shape == (0, 5)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
 def test_saturated_logits(gamma: float) -> None:
     head = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
     hidden = torch.tensor([[1e4], [-1e4], [60.0], [90.0], [200.0]], requires_grad=True)
@@ -239,31 +268,36 @@ def test_clear_errors(change: dict[str, object], error: type[Exception], message
         for name, each in change.items()
     }
     arguments = {"hidden": hidden, "head": head, "target": target, "gamma": 2.0, **change}
-    if error is IndexError and hidden.is_cuda:
-        pytest.skip("on a GPU the loss of a class that does not exist is NaN")
     with pytest.raises(error, match=message):
         linear_focal_loss(**arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("smoothing", "dtype"), [(0.1, torch.float32), (0.0, torch.float64)])
-def test_classes_are_checked_wherever_no_kernel_runs(
-    smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_are_checked_also_where_no_kernel_runs(smoothing: float, dtype: torch.dtype) -> None:
     hidden, head, _, target = draw(6, 5, 21, dtype)
     target[:2] = torch.tensor([-100, 21])
     with pytest.raises(IndexError, match=r"target must lie in \[0, 21\), got 21"):
         linear_focal_loss(hidden, head, target, gamma=2.0, label_smoothing=smoothing)
-    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=dtype)
-    for capturing in (False, True):
-        monkeypatch.setattr(operator, "is_capturing", lambda capturing=capturing: capturing)
-        assert operator._must_check_range(on_gpu, LossSpec(2.0, -100, smoothing)) is not capturing
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
-def test_classes_are_not_checked_where_a_kernel_runs() -> None:
-    """It would make the host wait for the GPU."""
-    on_gpu: Any = types.SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
-    assert not operator._must_check_range(on_gpu, LossSpec(2.0, -100))
+@pytest.mark.kernels
+def test_a_captured_graph_cannot_wait_for_a_check_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives NaN for a class that does not exist."""
+    hidden, head, _, target = draw(6, 5, 21)
+    if not dispatch.has_kernels(hidden):
+        pytest.skip("main memory, on a machine with a GPU")
+    target[1] = 21
+    monkeypatch.setattr(operator, "_is_captured", lambda _: True)
+    losses = linear_focal_loss(hidden, head, target, gamma=2.0)
+    assert losses.isnan().tolist() == [False, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_only_a_gpu_captures_graphs(capturing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "is_capturing", lambda: capturing)
+    for is_cuda in (False, True):
+        target: Any = types.SimpleNamespace(is_cuda=is_cuda)
+        assert operator._is_captured(target) is (is_cuda and capturing)
 
 
 def test_policies_by_sample_are_refused() -> None:

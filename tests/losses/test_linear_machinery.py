@@ -3,15 +3,19 @@
 import itertools
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 from linear_cases import FEW_BYTES, MARKS, assert_equals, draw, exact, here
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-from refocal.losses import FocalLoss, LinearFocalLoss
+from refocal.losses import FocalLoss, LinearFocalLoss, Scheduled
 from refocal.losses.gpu.launch import INTERPRETED
 from refocal.losses.linear import chunks, operator
 
@@ -76,6 +80,18 @@ def test_gradients_add_up_and_may_be_taken_twice() -> None:
     torch.testing.assert_close(head.grad, second[1])
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_many_incoming_gradients_at_once(reduction: str) -> None:
+    hidden, head, bias, target = draw(12, 5, 21)
+    loss = LinearFocalLoss(2.0, reduction=reduction)(hidden, head, target, bias)  # type: ignore[arg-type]
+    incoming = torch.randn(4, *loss.shape)
+    inputs = [hidden, head, bias]
+    together = torch.autograd.grad(loss, inputs, incoming, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(loss, inputs, each, retain_graph=True) for each in incoming]
+    for found, expected in zip(together, zip(*one_by_one, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(expected))
+
+
 def test_tied_embeddings() -> None:
     _, head, _, target = draw(30, 5, 21)
     tokens = torch.arange(30) % 21
@@ -98,15 +114,18 @@ def test_gradient_checkpointing(reentrant: bool) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_autocast_multiplies_in_its_type_and_keeps_float32_gradients(reduction: str) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
+def test_autocast_multiplies_in_its_type_and_keeps_float32_gradients(
+    dtype: torch.dtype, tolerance: float, reduction: str
+) -> None:
     hidden, head, bias, target = draw(40, 6, 33)
     criterion = LinearFocalLoss(2.0, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
-    with torch.autocast(here().type, torch.bfloat16):
+    with torch.autocast(here().type, dtype):
         loss = criterion(hidden, head, target, bias)
     found = [loss, *torch.autograd.grad(loss.sum(), [hidden, head, bias])]
     assert all(each.dtype == torch.float32 for each in found)
-    rounded = tuple(each.detach().bfloat16().float().requires_grad_() for each in (hidden, head, bias))
-    assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), 2e-2)
+    rounded = tuple(each.detach().to(dtype).float().requires_grad_() for each in (hidden, head, bias))
+    assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), tolerance)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
@@ -127,6 +146,73 @@ def test_compiles_without_a_break(reduction: str) -> None:
         each.grad = None
     criterion(torch.tanh(hidden), head, target, bias).sum().backward()
     torch.testing.assert_close(found, [each.grad for each in (hidden, head, bias)])
+
+
+@pytest.mark.skipif(INTERPRETED, reason="torch.compile runs no interpreted kernels")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gamma": torch.linspace(0, 4, 21).tolist(), "weight": torch.linspace(0.5, 2, 21)},
+        {"gamma": 1.5, "label_smoothing": 0.1, "softcap": 5.0},
+    ],
+    ids=["gamma by class", "smoothing"],
+)
+def test_compiles_with_every_setting_for_any_number_of_rows(settings: dict[str, Any]) -> None:
+    torch.compiler.reset()
+    criterion = LinearFocalLoss(**settings).to(here())
+    compilations = CompileCounterWithBackend("aot_eager")
+    compiled, counts = torch.compile(criterion, backend=compilations, fullgraph=True, dynamic=True), []
+    for rows in (30, 17):
+        hidden, head, bias, target = draw(rows, 5, 21)
+        results = []
+        for function in (compiled, criterion):
+            loss = function(hidden, head, target, bias)
+            results.append([loss, *torch.autograd.grad(loss, [hidden, head, bias])])
+        torch.testing.assert_close(*results)
+        counts.append(compilations.frame_count)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="torch.compile runs no interpreted kernels")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_schedule_is_compiled_once_for_all_epochs(reduction: str) -> None:
+    torch.compiler.reset()
+    hidden, head, _, target = draw(30, 5, 21)
+    criterion = LinearFocalLoss(Scheduled((1,), (5.0, 2.0)), reduction=reduction).to(here())  # type: ignore[arg-type]
+    compilations = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(criterion, backend=compilations, fullgraph=True)
+    values = []
+    for _ in range(2):
+        results = []
+        for function in (compiled, criterion):
+            losses = function(hidden, head, target)
+            results.append([losses.detach(), *torch.autograd.grad(losses.sum(), [hidden, head])])
+        torch.testing.assert_close(*results)
+        values.append(results[0][0].sum())
+        criterion.focal.gamma.step_epoch()
+    assert values[0] < values[1]
+    assert compilations.frame_count == 1
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_gradients_of_fake_and_traced_tensors(reduction: str) -> None:
+    """No kernel of ours runs outside of the operator."""
+    criterion = LinearFocalLoss(2.0, reduction=reduction)  # type: ignore[arg-type]
+
+    def step(hidden: Tensor, head: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(3 * criterion(hidden, head, target).sum(), [hidden, head])
+
+    hidden, head, _, target = draw(30, 5, 21)
+    expected = step(hidden, head, target)
+    other = torch.zeros_like(hidden, requires_grad=True)
+    for mode in ("real", "fake"):
+        traced = make_fx(step, tracing_mode=mode)(other, head, target)
+        torch.testing.assert_close(traced(hidden, head, target), expected)
+    with FakeTensorMode() as fake:  # tensors without values
+        found = step(*(fake.from_tensor(each) for each in (hidden, head, target)))
+    assert [each.shape for each in found] == [hidden.shape, head.shape]
 
 
 def test_the_operator_is_registered_correctly() -> None:

@@ -111,6 +111,18 @@ def test_more_classes_than_a_block(softcap: float | None, classes: int) -> None:
         torch.testing.assert_close(found.double(), log_probs.gather(1, target[:, None])[:, 0], rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("gamma", [100.0, 200.0])  # the largest that a kernel computes, and one whose phi underflows
+def test_large_gammas(gamma: float) -> None:
+    scores = torch.tensor([[0.125, 0.0, -1.0], [1.0, 1.0, 0.5], [8.0, 0.0, 1.0], [60.0, 0.0, 59.5]])
+    criterion = LinearFocalLoss(gamma)
+    log_probs = exact(criterion, scores, torch.eye(3))
+    for label in range(3):
+        found = criterion.log_posterior(scores, torch.eye(3), torch.full((4,), label))
+        torch.testing.assert_close(found.double(), log_probs[:, label], rtol=2e-5, atol=2e-5)
+    probs = criterion.posterior(scores, torch.eye(3), top=2).probs
+    torch.testing.assert_close(probs.double(), log_probs.exp().topk(2).values, rtol=5e-5, atol=1e-7)
+
+
 def test_scores_far_apart_and_ties() -> None:
     head = torch.tensor([[1.0], [-1.0], [0.0], [0.0]])
     hidden = torch.tensor([[200.0], [60.0], [1e4], [0.0], [25.0]])

@@ -102,9 +102,9 @@ def _triton_version() -> tuple[int, int]:
 
 
 def find_launcher(compiled: Any, programs: int) -> Callable[[int], Callable[..., None]] | None:
-    """From a stream to the function that launches a compiled kernel on it; None for untested versions of Triton.
+    """A function that takes a stream and returns the one that launches a compiled kernel on it.
 
-    That function takes addresses, numbers, and the values of all constants.
+    None for untested versions of Triton. The second function takes addresses, numbers, and the values of all constants.
     """
     if _triton_version() != _KNOWN_TRITON:
         return None

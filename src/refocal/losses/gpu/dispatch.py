@@ -18,6 +18,7 @@ from refocal.losses.formulas import focal_rows, sigmoid_focal
 from refocal.losses.gpu import execute
 from refocal.losses.gpu.calls import (
     ChunkCall,
+    FocalCall,
     NormalizerCall,
     PosteriorCall,
     SigmoidCall,
@@ -29,6 +30,7 @@ from refocal.losses.gpu.plan import (
     FocalPlan,
     plan_chunk,
     plan_focal_loss,
+    plan_multiplication,
     plan_normalizers,
     plan_posterior_map,
     plan_sigmoid_loss,
@@ -39,6 +41,7 @@ from refocal.losses.spec import LossSpec
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_LARGEST_GAMMA = 100  # of a posterior map: from 128 on, (1/2)^(gamma - 1) is not a normal float32
 _MOST_SCALED = 1 << 30  # elements that 32-bit offsets reach
 
 
@@ -49,6 +52,14 @@ def supports(logits: Any, target: Any, weight: Any = None) -> bool:
     return weight is None or is_constant_beside(weight, logits)
 
 
+def supports_focal(logits: Any, target: Any, weight: Any, spec: LossSpec) -> bool:
+    """Whether a kernel computes this focal loss of tensors that fit together, perhaps from a copy without gaps."""
+    if not isinstance(spec.gamma, (float, tuple)) or not supports(logits, target, weight):
+        return False
+    hard = not spec.label_smoothing and not target.is_floating_point()
+    return hard or (logits.ndim > 1 and logits.shape[1] <= LONGEST_ROW_ON_CHIP)
+
+
 def supports_sigmoid(logits: Tensor, target: Tensor, spec: LossSpec) -> bool:
     """Whether a kernel computes this sigmoid focal loss."""
     fixed = isinstance(spec.gamma, float) and not isinstance(spec.alpha, tuple)
@@ -57,11 +68,16 @@ def supports_sigmoid(logits: Tensor, target: Tensor, spec: LossSpec) -> bool:
 
 def supports_map(logits: Tensor, gamma: Any) -> bool:
     """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
-    if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)) or not 0 <= gamma <= 100:
+    if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)):
         return False
-    if not _runs_on(logits) or is_transformed(logits):
+    if not 0 <= gamma <= _LARGEST_GAMMA or not _runs_on(logits) or is_transformed(logits):
         return False
     return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
+
+
+def supports_normalizers(logits: Tensor, gamma: float) -> bool:
+    """Whether a kernel computes the normalizers of a chunk of logits for the posterior map of this gamma."""
+    return has_kernels(logits) and gamma <= _LARGEST_GAMMA
 
 
 def supports_chunk(logits: Tensor, spec: LossSpec) -> bool:
@@ -80,10 +96,10 @@ def _runs_on(logits: Any) -> bool:
 
 def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor | None:
     """Focal losses, or their sum or mean; None if no kernel supports these tensors or their layout."""
-    if not supports(logits, target, weight) or not isinstance(spec.gamma, (float, tuple)):
+    if not supports_focal(logits, target, weight, spec):
         return None
     dtype, device = logits.dtype, logits.device
-    plan = plan_focal_loss(
+    call = FocalCall(  # positional arguments, because small batches are host-bound
         spec,
         logits.shape,
         logits.stride(),
@@ -97,6 +113,7 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
         dtype != torch.float32 and torch.is_autocast_enabled(device.type),  # autocast does not change wider types
         logits.requires_grad and torch.is_grad_enabled(),
     )
+    plan = plan_focal_loss(call)
     if plan is None:
         return None
     try:
@@ -168,14 +185,15 @@ def scale_gradient(gradient: Tensor, incoming: Tensor) -> Tensor:
         return gradient.mul_(incoming)
     with on_device_of(gradient):
         for part in torch.split(gradient.view(-1), _MOST_SCALED):
-            execute.scale_gradient(part, incoming, None)
+            launch = plan_multiplication(len(part), part.dtype, incoming.dtype, part.device, corrected=False)
+            execute.scale_gradient(launch, part, incoming, None)
     return gradient
 
 
 class _FocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, how: tuple[Tensor, Tensor | None, FocalPlan]) -> Tensor:
-        target, weight, plan = how
+    def forward(ctx: Any, logits: Tensor, planned: tuple[Tensor, Tensor | None, FocalPlan]) -> Tensor:
+        target, weight, plan = planned
         loss, gradient, correction = execute.run_focal_loss(plan, logits, target, weight)
         ctx.save_for_backward(logits, target, weight)
         ctx.results = plan, gradient, correction
@@ -187,12 +205,12 @@ class _FocalLoss(torch.autograd.Function):
         ctx.results = plan, None, correction
         by_formula = _needs_formula(incoming)
         if gradient is not None and not by_formula:
-            execute.scale_focal_gradient(plan, gradient, incoming, correction)
+            execute.scale_gradient(plan.multiply, gradient, incoming, correction)
             return gradient, None
         logits, target, weight = ctx.saved_tensors
         call, spec = plan.call, plan.call.spec
         if not by_formula:  # not computed with the loss, or a second pass through the same graph
-            plan = plan_focal_loss(*call._replace(incoming=1 if spec.reduction != "none" else 2))
+            plan = plan_focal_loss(call._replace(incoming=1 if spec.reduction != "none" else 2))
             assert plan is not None, "the loss had a plan"
             gradient = execute.run_focal_gradient(
                 plan, logits, target, weight, incoming=incoming, correction=correction
@@ -228,7 +246,7 @@ class _SigmoidFocalLoss(torch.autograd.Function):
         with on_device_of(logits):
             loss, ctx.gradient, ctx.correction = execute.run_sigmoid_loss(plan, logits, target)
         ctx.save_for_backward(logits, target)
-        ctx.call = call
+        ctx.plan = plan
         return loss
 
     @staticmethod
@@ -236,16 +254,18 @@ class _SigmoidFocalLoss(torch.autograd.Function):
         gradient, ctx.gradient = ctx.gradient, None
         by_formula = _needs_formula(incoming)
         if gradient is not None and not by_formula:
-            return execute.scale_gradient(gradient, incoming, ctx.correction), None, None, None
+            execute.scale_gradient(ctx.plan.multiply, gradient, incoming, ctx.correction)
+            return gradient, None, None, None
         logits, target = ctx.saved_tensors
+        call = ctx.plan.call
         if not by_formula:
-            plan = plan_sigmoid_loss(ctx.call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
+            plan = plan_sigmoid_loss(call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
             correction = ctx.correction
             gradient = execute.run_sigmoid_gradient(plan, logits, target, incoming=incoming, correction=correction)
             return gradient, None, None, None
 
         def formula() -> Tensor:
-            return sigmoid_focal(logits, target, ctx.call.spec).to(incoming.dtype)
+            return sigmoid_focal(logits, target, call.spec).to(incoming.dtype)
 
         return _differentiate(formula, logits, incoming), None, None, None
 

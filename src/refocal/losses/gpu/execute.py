@@ -1,4 +1,4 @@
-"""The launcher of a plan: allocates the results of a call and launches its kernels."""
+"""The executor of a plan: allocates the results of a call and launches its kernels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from refocal.losses.gpu.plan import (
     FocalPlan,
     PosteriorPlan,
     SigmoidPlan,
-    plan_multiplication,
-    takes_tickets,
 )
 
 
@@ -104,14 +102,14 @@ def run_focal_gradient(
     return gradient
 
 
-def scale_focal_gradient(plan: FocalPlan, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
-    """Multiply a gradient that was computed with the loss by the incoming one, in place."""
-    launch, incoming_at = plan.multiply, incoming.data_ptr()
+def scale_gradient(launch: Launch, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
+    """Multiply a gradient that was computed with the loss by the incoming one and the correction, in place."""
+    gradient_at, incoming_at = gradient.data_ptr(), incoming.data_ptr()
     start = launch.starts.get(current_stream(gradient.get_device()))
-    if start is None or incoming_at % ALIGNMENT:
+    if start is None or (gradient_at | incoming_at) % ALIGNMENT:
         launch(gradient, incoming, correction)
     else:
-        start(gradient.data_ptr(), incoming_at, 0 if correction is None else correction.data_ptr(), *launch.tail)
+        start(gradient_at, incoming_at, 0 if correction is None else correction.data_ptr(), *launch.tail)
 
 
 def _allocate_gradient(plan: FocalPlan, logits: Tensor) -> Tensor:
@@ -138,7 +136,7 @@ def run_sigmoid_loss(plan: SigmoidPlan, logits: Tensor, target: Tensor) -> tuple
     from refocal.losses.gpu.kernels.sums import LOSSES
 
     call = plan.call
-    allocate = logits.new_zeros if takes_tickets(plan.programs) else logits.new_empty
+    allocate = logits.new_zeros if plan.cleared else logits.new_empty
     work = allocate(LOSSES.value + 2 * plan.programs, dtype=torch.float32)
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if call.gradient else None
     by_element, mean = call.spec.reduction == "none", call.spec.reduction == "mean"
@@ -156,14 +154,6 @@ def run_sigmoid_gradient(
     """The gradient alone, for an incoming gradient and a correction."""
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     plan.compute(logits.contiguous(), target.contiguous(), gradient, None, None, correction, incoming.contiguous())
-    return gradient
-
-
-def scale_gradient(gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> Tensor:
-    """The gradient times the incoming one and the correction, in place."""
-    size, corrected = gradient.numel(), correction is not None
-    launch = plan_multiplication(size, gradient.dtype, incoming.dtype, gradient.device, corrected=corrected)
-    launch(gradient, incoming, correction)
     return gradient
 
 

@@ -61,13 +61,11 @@ class FocalPlan:
     multiply: Launch
 
 
-# The fields are the key of the cache: small batches are host-bound, and building a FocalCall for each loss costs time.
 @functools.lru_cache(maxsize=256)
-def plan_focal_loss(*fields: Any) -> FocalPlan | None:
-    """The plan of a `FocalCall`, given by its fields; None if no kernel supports it."""
+def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
+    """The plan of a focal loss, or of its gradient for an incoming one; None if no kernel supports it."""
     from refocal.losses.gpu.kernels import sums
 
-    call = FocalCall(*fields)
     layout = find_layout(call.shape, call.strides)
     if layout is None or not _is_supported(call):
         return None
@@ -94,7 +92,7 @@ def plan_focal_loss(*fields: Any) -> FocalPlan | None:
         target_has_gaps=call.has_indices and common_stride(call.target_shape, call.target_strides, alone=1) != 1,
         counted=call.counted,
         small=small,
-        cleared=not call.counted and call.spec.reduction != "none" and takes_tickets(losses),
+        cleared=not call.counted and call.spec.reduction != "none" and _takes_tickets(losses),
         loss=torch.empty((), dtype=call.loss_dtype, device=call.device),
         correction=torch.empty((), dtype=torch.float32, device=call.device),
         compute=_plan_computation(call, layout, target_layout, tiling, beside=beside),
@@ -117,8 +115,10 @@ class SigmoidPlan:
 
     call: SigmoidCall
     programs: int
+    cleared: bool  # whether the buffer must start with zeros
     compute: Launch
     finish: Launch
+    multiply: Launch
 
 
 @functools.lru_cache(maxsize=256)
@@ -143,7 +143,8 @@ def plan_sigmoid_loss(call: SigmoidCall) -> SigmoidPlan:
         COUNTED=mean,
     )
     finish = _plan_sum(programs, float(call.size) if mean else 1.0, counted=mean, beside=mean)
-    return SigmoidPlan(call, programs, compute, finish)
+    multiply = plan_multiplication(call.size, call.dtype, call.loss_dtype, call.device, corrected=mean)
+    return SigmoidPlan(call, programs, _takes_tickets(programs), compute, finish, multiply)
 
 
 class PosteriorPlan(NamedTuple):
@@ -255,9 +256,7 @@ def _is_supported(call: FocalCall) -> bool:
     target_fits = call.target_dtype == torch.int64 if call.has_indices else call.spec.ignore_index < 0
     # PyTorch rejects or converts a weight of another type.
     weight_fits = call.weight_dtype is None or (call.weight_shape, call.weight_dtype) == (shape[1:2], call.loss_dtype)
-    if not (gamma_fits and target_fits and weight_fits) or call.loss_dtype == torch.float64:
-        return False
-    return call.hard or classes <= LONGEST_ROW_ON_CHIP
+    return gamma_fits and target_fits and weight_fits and call.loss_dtype != torch.float64
 
 
 def _is_flat(call: FocalCall, layout: Layout) -> bool:
@@ -342,7 +341,7 @@ def _plan_long(
     return Launch(long.ragged_rows, min(rows, programs), numbers, warps=warps, **constants)
 
 
-def _plan_soft(  # noqa: PLR0917 as `_plan_hard`
+def _plan_soft(  # noqa: PLR0917 what was found out about the call
     call: FocalCall,
     layout: Layout,
     target_layout: Layout,
@@ -367,7 +366,7 @@ def _plan_soft(  # noqa: PLR0917 as `_plan_hard`
     return Launch(soft.rows_on_chip, programs, numbers, warps=warps, **constants)
 
 
-def takes_tickets(losses: int) -> bool:
+def _takes_tickets(losses: int) -> bool:
     """Whether several programs add up so many losses."""
     from refocal.losses.gpu.kernels.sums import MOST_ALONE
 
@@ -378,7 +377,7 @@ def _plan_sum(losses: int, expected: float, *, counted: bool, beside: bool) -> L
     """The kernel that adds up losses in a buffer, with shares beside them or counts made before."""
     from refocal.losses.gpu.kernels import sums
 
-    alone = not takes_tickets(losses)
+    alone = not _takes_tickets(losses)
     warps, block = (8, 2048) if losses <= 4096 else (32 if alone else 16, 8192)
     constants = {"COUNTED": counted, "BESIDE": beside, "ALONE": alone, "BLOCK": block}
     programs = 1 if alone else sums.COUNTS.value

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from refocal.losses.eager import is_eager
 from refocal.losses.gpu.calls import computes_gradient_at_once
 from refocal.losses.gpu.dispatch import scale_gradient
 from refocal.losses.internals import has_storage, is_in_forward_mode
@@ -143,7 +144,8 @@ class _OnceDifferentiated(torch.autograd.Function):
 
 
 def _scale(gradient: Tensor, incoming: Tensor) -> Tensor:
-    # The compiler decides itself what is written in place. A batch of incoming gradients has no place in a gradient.
-    if torch.compiler.is_compiling() or not has_storage(incoming):
+    # What is traced or compiled is written in place by no kernel of ours. A batch of incoming gradients, which has no
+    # storage, does not fit into one gradient.
+    if not (is_eager(incoming) and has_storage(incoming)):
         return gradient * incoming
     return scale_gradient(gradient, incoming)

@@ -16,7 +16,7 @@ from refocal.losses.linear.chunks import default_chunk_bytes
 from refocal.losses.linear.differentiation import Constants, LinearCall, LinearInputs, differentiable_loss
 from refocal.losses.linear.operator import check_range
 from refocal.losses.linear.posteriors import LabeledStates, Layer, TopPosterior, log_posterior, top_posterior
-from refocal.losses.policies import GammaPolicy
+from refocal.losses.policies import GammaPolicy, Scheduled
 from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.rows import check_tensors
 from refocal.losses.spec import LossSpec, Reduction
@@ -218,14 +218,14 @@ def _linear_focal_loss(  # noqa: PLR0917 the caller's arguments
     _check_target(target, hidden)
     _check_weight(weight, head)
     gamma = resolve_gamma(spec.gamma, classes=len(head))
-    if isinstance(gamma, GammaPolicy):
+    if isinstance(gamma, GammaPolicy) and not isinstance(gamma, Scheduled):
         msg = (
             f"gamma must be a number, one value per class or a schedule, got {gamma!r}, which changes with the sample: "
             "use FocalLoss on the logits"
         )
         raise TypeError(msg)
     dtype = _product_dtype(hidden)
-    gammas = _to_tensor(gamma, torch.promote_types(dtype, torch.float32), hidden.device)
+    gammas = _find_gammas(gamma, len(head), torch.promote_types(dtype, torch.float32), hidden.device)
     call = LinearCall(
         spec._replace(
             gamma=0.0 if gammas is not None else gamma,
@@ -302,8 +302,11 @@ def _check_weight(weight: Tensor | None, head: Tensor) -> None:
         raise ValueError(msg)
 
 
-def _to_tensor(gamma: Any, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+def _find_gammas(gamma: Any, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
     """One gamma per class on the device; None if it is a number."""
+    if isinstance(gamma, Scheduled):  # it is being compiled, and this epoch's gamma is not a constant but a tensor
+        now = torch.as_tensor(gamma(torch.ones((), dtype=dtype, device=device)))
+        return now.expand(classes).contiguous()
     if not isinstance(gamma, tuple):
         return None
     return (

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.losses.gpu.dispatch import supports_chunk
-from refocal.losses.internals import is_capturing
+from refocal.losses.gpu.launch import is_capturing
 from refocal.losses.linear.chunks import allocate_logits, rows_per_chunk
 from refocal.losses.linear.products import (
     add_head_gradient,
@@ -64,7 +63,10 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
         wanted: Which of the three gradients to compute.
     """
     spec = LossSpec(gamma, ignore_index, label_smoothing, detached, softcap=softcap)
-    kept = _find_counted(target, ignore_index)
+    captured = _is_captured(target)
+    kept = None if captured else _find_counted(target, ignore_index)
+    if not captured:
+        check_range(target if kept is None else target[kept], len(head))
     rows = len(target) if kept is None else len(kept)
     losses, of_hidden, of_head, of_bias = _allocate(hidden, head, target, bias, sum_dtype, dtype, wanted)
     if kept is not None or not rows:
@@ -75,13 +77,13 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
     weights, offsets = head.to(dtype), None if bias is None else bias.to(dtype)
     step = rows_per_chunk(rows, len(head), dtype, chunk_bytes, beside=bytes_beside(weights) if wanted[0] else 0)
     room = allocate_logits(min(step, rows), len(head), dtype, hidden.device)
-    if _must_check_range(room, spec):
-        check_range(target if kept is None else target[kept], len(head))
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))
         index = chunk if kept is None else kept[chunk]
         inputs, labels = hidden[index].to(dtype), target[index]
         factor = scale[index] if scale.ndim else scale
+        if captured:  # rows that do not count are among these; they may hold NaN, which no factor removes
+            inputs = torch.where((labels != ignore_index)[:, None], inputs, 0)
 
         # 1. logits; 2. losses, and the gradient over the logits; 3. the gradients of the inputs
         logits = compute_logits(inputs, weights, offsets, out=room[: len(labels)])
@@ -124,17 +126,13 @@ def _allocate(  # noqa: PLR0917 the operator's arguments
     )
 
 
-def _must_check_range(logits: Tensor, spec: LossSpec) -> bool:
-    """Whether classes that do not exist must be found before any work.
-
-    On a GPU, kernels give NaN for them, but an operation of PyTorch would end all work of the process on the device. A
-    graph that is being captured cannot wait for the answer.
-    """
-    return not logits.is_cuda or not (supports_chunk(logits, spec) or is_capturing())
+def _is_captured(target: Tensor) -> bool:
+    """Whether a CUDA graph is being captured, where the host cannot wait for values."""
+    return target.is_cuda and is_capturing()
 
 
 def check_range(target: Tensor, classes: int) -> None:
-    """Check classes, which all count."""
+    """Check classes, which all count: on a GPU, one that does not exist could end all work of the process."""
     outside = target[(target < 0) | (target >= classes)]
     if len(outside):
         msg = f"target must lie in [0, {classes}), got {int(outside[0])}"
@@ -142,8 +140,6 @@ def check_range(target: Tensor, classes: int) -> None:
 
 
 def _find_counted(target: Tensor, ignore_index: int) -> Tensor | None:
-    """The numbers of the rows that count; None if all do, or if a captured graph cannot wait for the answer."""
-    if target.is_cuda and is_capturing():
-        return None
+    """The numbers of the rows that count; None if all do."""
     kept = (target != ignore_index).nonzero()[:, 0]
     return None if len(kept) == len(target) else kept

@@ -97,10 +97,10 @@ def logits_of_chunks(hidden: Tensor, layer: Layer) -> Iterator[tuple[slice, Tens
 
 def _log_posterior_of(logits: Tensor, scores: Tensor, classes: Tensor, softcap: float, psi: FocalMap) -> Tensor:
     """log p(y|x) (n, k) of given classes (n, k) with their scores (n, k), from logits (n, V)."""
-    if not (dispatch.has_kernels(logits) and _keeps_order(psi)):
+    if not (_keeps_order(psi) and dispatch.supports_normalizers(logits, psi.gamma)):
         blocks = [map_block(logits[block], softcap, psi).gather(1, classes[block]) for block in _blocks(logits)]
         return torch.cat(blocks)
-    top, ties, rest, others = dispatch.find_normalizers(logits, float(psi.gamma), softcap)
+    top, ties, rest, others = dispatch.find_normalizers(logits, psi.gamma, softcap)
     beside = rest + (ties - 1)  # the mass of all classes but one of the top
     scores = cap(scores.float(), softcap)
     if softcap:  # a kernel rounds otherwise; next to p = 1, a difference in the last digits of the score would be large

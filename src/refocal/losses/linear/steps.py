@@ -52,7 +52,7 @@ def consume_logits(  # noqa: PLR0917 the operator's tensors
         if gradient:
             scores.mul_(by_row[block])
             logits[block] = scores if slope is None else scores.mul_(slope)
-    return losses.mul_(counted)[:, 0]
+    return torch.where(counted, losses, 0)[:, 0]  # a loss may be infinite
 
 
 def _losses_with_gradient(

@@ -6,7 +6,7 @@ keep their precision. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (
 
 Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes. Lengths and strides are
 constants: Triton then knows which addresses are aligned, and loads many classes at once. `flat` has a kernel for short
-rows without alignment, and `long` one for long rows.
+rows without alignment, and `long` two for long rows.
 """
 
 from __future__ import annotations
