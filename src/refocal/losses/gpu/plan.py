@@ -173,7 +173,7 @@ def plan_posterior_map(call: PosteriorCall) -> PosteriorPlan | None:
         "WHOLE": whole(call.gamma),
     }
     numbers = (rows, call.gamma)
-    launch = Launch(posterior.rows_on_chip, programs, numbers, warps=warps, BLOCK=block, ROWS=tile_rows, **constants)
+    launch = Launch(posterior.posterior_rows, programs, numbers, warps=warps, BLOCK=block, ROWS=tile_rows, **constants)
     return PosteriorPlan(launch, layout.gradient_strides(call.shape))
 
 
@@ -363,7 +363,7 @@ def _plan_soft(  # noqa: PLR0917 what was found out about the call
     constants |= {"TARGET_IMAGE": target_layout.image, "TARGET_STRIDE": target_layout.stride}
     constants |= {"INDICES": call.has_indices, "SMOOTHED": call.spec.label_smoothing > 0}
     constants["BY_ROW"] = call.spec.reduction == "none" and not call.incoming
-    return Launch(soft.rows_on_chip, programs, numbers, warps=warps, **constants)
+    return Launch(soft.soft_rows, programs, numbers, warps=warps, **constants)
 
 
 def _takes_tickets(losses: int) -> bool:

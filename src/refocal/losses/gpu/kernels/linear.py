@@ -75,12 +75,12 @@ def loss_and_gradient(
     offset = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     tail = FULL + offset
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
-        # 1. the target's score
+        # 1. Load the target's score.
         base = logits_ptr + (tl.full((), 0, tl.int64) + row) * STRIDE
         counted, sound, safe = check_target(tl.load(target_ptr + row), ignore_index, CLASSES)
         score = _cap(tl.load(base + safe).to(tl.float32), softcap, CAPPED)
 
-        # 2. the sum of the other classes' exponentials
+        # 2. Add up the exponentials of the other classes.
         tops = tl.full((LANES,), -1e38, tl.float32)
         totals = tl.zeros((LANES,), tl.float32)
         for start in tl.range(0, FULL, CHUNK):
@@ -94,14 +94,14 @@ def loss_and_gradient(
         shift = tl.maximum(tl.max(tops, axis=0), score)
         rest = tl.sum(totals * tl.exp2((tops - shift) * LOG2_E), axis=0)
 
-        # 3. the loss, and the factor of the gradient
+        # 3. The loss, and the factor of the gradient.
         log_mass = (score - shift) * LOG2_E
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
         terms = (log_mass, tl.exp2(log_mass), rest, counted, sound, safe)
         loss, phi, _, q, inverse = weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
         tl.store(losses_ptr + row, loss)
 
-        # 4. the gradient, from the last class to the first
+        # 4. The gradient, from the last class to the first.
         if GRADIENT:
             phi = phi * tl.load(scale_ptr + (row if SCALE_BY_ROW else 0)).to(tl.float32)
             if counted:
@@ -167,7 +167,7 @@ def normalizers(
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         base = logits_ptr + (tl.full((), 0, tl.int64) + row) * STRIDE
 
-        # 1. the top score, and the sum of exponentials
+        # 1. The top score, and the sum of exponentials.
         tops = tl.full((LANES,), -1e38, tl.float32)
         totals = tl.zeros((LANES,), tl.float32)
         for start in tl.range(0, FULL, CHUNK):
@@ -178,7 +178,7 @@ def normalizers(
         total = tl.sum(totals * tl.exp2((tops - top) * LOG2_E), axis=0)
         inverse, log_total = reciprocal(total), log2(total)
 
-        # 2. the sums over the other classes, from the last class to the first
+        # 2. The sums over the other classes, from the last class to the first.
         rests, sums, ties = (
             tl.zeros((LANES,), tl.float32),
             tl.zeros((LANES,), tl.float32),
@@ -194,6 +194,8 @@ def normalizers(
             mass, h = _h(x, top, inverse, log_total, gamma, WHOLE)
             rests, sums = rests + tl.sum(mass, axis=1), sums + tl.sum(h, axis=1)
             ties += tl.sum((x == top).to(tl.int32), axis=1)
+
+        # 3. Store the results.
         tl.store(top_ptr + row, top)
         tl.store(ties_ptr + row, tl.sum(ties, axis=0))
         tl.store(rest_ptr + row, tl.sum(rests, axis=0))

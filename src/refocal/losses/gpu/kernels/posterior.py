@@ -14,7 +14,7 @@ from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score
 
 
 @triton.jit
-def rows_on_chip(
+def posterior_rows(
     logits_ptr,
     probs_ptr,
     rows,

@@ -25,7 +25,7 @@ def beside_top(exponent, mass, total):
 
 
 @triton.jit
-def rows_on_chip(
+def soft_rows(
     logits_ptr,
     target_ptr,
     gradient_ptr,
