@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hostile_values import CONTROL, DEEP, ESCAPES, needs_fifo
-from refocal import _check
-from refocal.calibrators import TemperatureScaling, load
+from refocal import _check, scale
+from refocal.calibrators import FocalPosterior, TemperatureScaling, load
 from refocal.cli import main
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader
@@ -55,6 +55,11 @@ def test_a_fifo_is_rejected_at_once(tmp_path, capsys):
         CalibrationAccumulator.load(tmp_path / "a.npz")
     status, _, trouble = run(capsys, "calibrate", tmp_path / "a.npz", "--loss", tmp_path / "a.json")
     assert (status, trouble.count("\n")) == (1, 1)
+    (tmp_path / "out" / ".refocal-apply").mkdir(parents=True)
+    os.mkfifo(tmp_path / "out" / ".refocal-apply" / "lock")
+    Predictions(np.zeros((4, 2)), input="logits").write(tmp_path / "good.npz")
+    with pytest.raises(ValueError, match="lock must be a regular file, got a FIFO"):
+        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "good.npz", tmp_path / "out")
     os.symlink(os.devnull, tmp_path / "null.npz")
     with pytest.raises(PredictionsError, match="must be a regular file, got a device"):
         Predictions.read(tmp_path / "null.npz")

@@ -58,7 +58,7 @@ ROOMS = {
     "_containers": {"array_api_compat", "numpy", "refocal._arrays", "refocal._check"},
     "_documents": set(),
     "_extras": set(),
-    "_files": set(),
+    "_files": {"refocal._documents"},
     "_lazy": set(),
     "_probability_look": {"numpy", "refocal._check", "refocal._rounding"},
     "_program": set(),
