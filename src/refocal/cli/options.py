@@ -17,6 +17,13 @@ MEASURING_ENGINE = (
     "treat all files as one data set, as a quoted pattern does, and read them block by block: local in this process, "
     "ray on a Ray cluster; a data set larger than --memory means {default}"
 )
+_MEMORY = (
+    "read files block by block, and take verdict and intervals from a random sample of rows, if all rows need more "
+    "memory than this"
+)
+APPLYING_MEMORY = (
+    "reject boxes, or single images, that need more memory than this; rows are read block by block in any case"
+)
 _EXIT_STATUS = "exit status: 0 success, 1 invalid input (the message says why), 2 wrong usage, 130 interrupted"
 
 Commands = Any  # argparse has no public name for what add_subparsers returns
@@ -82,15 +89,14 @@ def add_engine(command: Any, *, owner: str | None = None, meaning: str = _ENGINE
     )
 
 
-def add_memory(command: Any) -> None:
+def add_memory(command: Any, *, meaning: str = _MEMORY) -> None:
     """Add --memory."""
     command.add_argument(
         "--memory",
         type=memory.parse_size,
         default=memory.DEFAULT,
         metavar="SIZE",
-        help="read files block by block, and take verdict and intervals from a random sample of rows, if all rows need "
-        "more memory than this; bytes, or a size such as 500M or 16G (default: %(default)s)",
+        help=f"{meaning}; bytes, or a size such as 500M or 16G (default: %(default)s)",
     )
 
 

@@ -176,11 +176,9 @@ def apply(options: Namespace) -> None:
 def _open(options: Namespace, source: Source, *, labels: bool = True) -> ImageBatches:
     from refocal.cli.image_batches import ImageBatches
     from refocal.cli.inputs import choose_columns
-    from refocal.cli.memory import DEFAULT, parse_size
 
-    most = options.memory if hasattr(options, "memory") else parse_size(DEFAULT)
     settings: dict[str, Any] = {"columns": choose_columns(options), **given(options, "axis")}
-    return ImageBatches.open(source.files, labels=labels, most_bytes=most, **settings)
+    return ImageBatches.open(source.files, labels=labels, most_bytes=options.memory, **settings)
 
 
 def _layout(options: Namespace) -> dict[str, Any]:
