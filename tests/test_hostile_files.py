@@ -28,6 +28,13 @@ def test_names_do_not_command_the_terminal(tmp_path, capsys):
     assert (status, CONTROL.search(shown + trouble)) == (1, None)
 
 
+@pytest.mark.parametrize("words", [f"evaluate a.npz --{ESCAPES}", f"--{ESCAPES} evaluate a.npz", ESCAPES])
+def test_options_do_not_command_the_terminal(capsys, words):
+    with pytest.raises(SystemExit):
+        main(words.split(" "))
+    assert CONTROL.sub("", shown := capsys.readouterr().err) == shown
+
+
 def test_deep_nesting_names_the_file(tmp_path, capsys):
     state = tmp_path / "state.json"
     state.write_text(DEEP, encoding="utf-8")

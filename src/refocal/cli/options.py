@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from refocal.cli import memory
 from refocal.cli.defaults import read_default
@@ -31,9 +31,7 @@ Commands = Any  # argparse has no public name for what add_subparsers returns
 
 def make_program(name: str, description: str, version: str) -> tuple[argparse.ArgumentParser, Commands]:
     """Make the parser of a program, and the place where its commands are added."""
-    program = argparse.ArgumentParser(
-        prog=name, description=description, epilog=_EXIT_STATUS, formatter_class=_HelpFormatter
-    )
+    program = _Parser(prog=name, description=description, epilog=_EXIT_STATUS, formatter_class=_HelpFormatter)
     program.add_argument("--version", action="version", version=f"{name} {version}")
     return program, program.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -168,6 +166,16 @@ def check_numbers(options: argparse.Namespace) -> None:
 def add_force(command: Any) -> None:
     """Add --force."""
     command.add_argument("--force", action="store_true", help="overwrite existing files")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors do not command the terminal; its commands get parsers of the same class."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and end the process with status 2."""
+        from refocal.report.words import printable
+
+        super().error(printable(message))
 
 
 class _Address(argparse.Action):
