@@ -278,6 +278,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["evaluate", "few.npz", "heavy.npz"], "same weights"),
         (["evaluate", "few.npz", "plain.npz"], "labels differ; if they are parts of one data set, add --engine local"),
         (["evaluate", "[/x].npz"], r"\[/x\].npz"),
+        (["explain", "--gamma", "1e308"], "gamma must be at most 1e.300, got 1e.308"),
         (["explain", "--gamma", "3", "--classes", "1"], "classes must be 2 to 100000"),
     ],
 )
