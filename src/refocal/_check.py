@@ -42,8 +42,9 @@ def floating(array: Any, name: str) -> tuple[Namespace, Any]:
 
 
 def unmasked(array: Any, name: str) -> Any:
-    """Reject NumPy masked arrays: their mask would be lost, and masked values would be used."""
-    if isinstance(array, np.ma.MaskedArray):
+    """Reject NumPy masked arrays, alone or in a list: their mask would be lost, and masked values would be used."""
+    parts = array if isinstance(array, list | tuple) else [array]
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         msg = f"{name} must not be a masked array: leave out the masked rows, or fill them with .filled(value)"
         raise TypeError(msg)
     return array
@@ -151,10 +152,7 @@ def simplex(array: Array, name: str, *, xp: Namespace, bits: int | None = None, 
 
 
 def sum_tolerance(bits: int) -> float:
-    """Return how far the sum of a row of probabilities in this precision may be from 1.
-
-    The tolerance accepts a softmax over 100,000 classes in this precision, but rejects other scores.
-    """
+    """Return how far from 1 a row may sum in this precision: a softmax over 100,000 classes passes, others do not."""
     return 1e-4 if bits >= 32 else 0.02
 
 
