@@ -353,8 +353,8 @@ def _numbers(value: Any, name: str, size: int | None, *, several: str = "") -> C
         allowed = "a number" if size is None else f"a number or {several or 'a sequence of numbers'}"
         msg = f"{name} must be {allowed}, got {value!r}"
         raise TypeError(msg) from error
-    if isinstance(numbers, tuple) and len(numbers) != size:
-        several = several or f"one value for each of {size} classes"
+    if isinstance(numbers, tuple) and (not size or len(numbers) != size):
+        several = several or (f"one value for each of {size} classes" if size else "one value per class")
         allowed = "a single number" if size is None else f"a number or {several}"
         msg = f"{name} must be {allowed}, got {len(numbers)} values"
         raise ValueError(msg)
