@@ -42,7 +42,7 @@ print(middle - start, time.process_time() - middle)
 def measure(statement: str) -> tuple[float, float]:
     """Processor time of `import numpy, scipy` and of a statement after it, in a process of their own."""
     command = [sys.executable, "-c", CODE.format(statement=statement)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
     base, added = map(float, done.stdout.split())
     return base, added
 

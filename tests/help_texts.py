@@ -60,5 +60,7 @@ def heavy_modules(package):
         f"texts = [parser.format_help() for _, parser in list_parsers(build_parser())]\n"
         f"print(json.dumps(sorted(set(sys.modules) & set({HEAVY}))))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=HERE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8", cwd=HERE
+    )
     return json.loads(done.stdout)

@@ -278,6 +278,7 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["evaluate", "few.npz", "heavy.npz"], "same weights"),
         (["evaluate", "few.npz", "plain.npz"], "labels differ; if they are parts of one data set, add --engine local"),
         (["evaluate", "[/x].npz"], r"\[/x\].npz"),
+        (["explain", "--gamma", "1e308"], "gamma must be at most 1e.300, got 1e.308"),
         (["explain", "--gamma", "3", "--classes", "1"], "classes must be 2 to 100000"),
     ],
 )
@@ -342,7 +343,9 @@ BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHON
 @pytest.mark.parametrize("arguments", ["explain --gamma 3", "explain --gamma 3 --json", "--help"])
 def test_a_closed_pipe_is_no_failure(arguments):
     command = f"{shlex.quote(sys.executable)} -m refocal {arguments} | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, encoding="utf-8", check=False, env=BUFFERED
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -350,7 +353,9 @@ def test_a_closed_pipe_is_no_failure(arguments):
 def test_an_output_that_cannot_be_written_is_one_line():
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "refocal", "explain", "--gamma", "3", "--json"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, encoding="utf-8", check=False, env=BUFFERED
+        )
     assert (done.returncode, done.stderr) == (1, "refocal: No space left on device\n")
 
 
@@ -561,7 +566,9 @@ def test_defaults_are_read_from_source(owner, name, default):
 
 
 def test_wrong_usage_and_version(capsys):
-    version = subprocess.run([sys.executable, "-m", "refocal", "--version"], check=True, capture_output=True, text=True)
+    version = subprocess.run(
+        [sys.executable, "-m", "refocal", "--version"], check=True, capture_output=True, text=True, encoding="utf-8"
+    )
     assert version.stdout.strip() == f"refocal {refocal.__version__}"
     with pytest.raises(SystemExit) as stop:
         cli.main([])
@@ -571,7 +578,7 @@ def test_wrong_usage_and_version(capsys):
 
 def test_output_without_a_terminal_has_no_colors_and_no_progress(files):
     command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True, cwd=files)
     assert "underconfident" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
@@ -580,7 +587,7 @@ def test_output_without_a_terminal_has_no_colors_and_no_progress(files):
 def test_forced_colors_bring_no_progress_into_a_file(files):
     command = [sys.executable, "-m", "refocal", "evaluate", "test.npz"]
     forced = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=files, env=forced)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True, cwd=files, env=forced)
     assert "\x1b[" in done.stdout
     assert done.stderr == ""
 

@@ -137,6 +137,7 @@ def test_other_annotations_of_the_test_images(capsys):
         ("apply takes one file of boxes, got 2", "apply cal.json boxes.json val.json --out a.json"),
         ("must not name another file", "calibrate boxes.json --annotations truth.json --out truth.json --force"),
         ("would take about", "evaluate boxes.json --annotations truth.json --memory 100K"),
+        ("boxes.json would take about", "apply cal.json boxes.json --out a.json --memory 10K"),
         ("iou must be from 0 to 1, got 2.0", "evaluate boxes.json --annotations truth.json --iou 2"),
         ("alpha", "calibrate boxes.json --annotations truth.json --alpha 0.25"),
         ("takes gamma and alpha only", f"calibrate boxes.json --annotations truth.json --loss {DETACHED}"),

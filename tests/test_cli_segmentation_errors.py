@@ -81,6 +81,7 @@ def _files(tmp_path, monkeypatch):
         ("there is no column 'nope', which label names", "evaluate val.npz --ignore-index 255 --label nope"),
         ("nothing.npz: No such file", "evaluate nothing.npz --ignore-index 255"),
         ("an image of val.npz, and the sums of all images, would take about", "evaluate val.npz --memory 10K"),
+        ("more than the limit of 10.0K: raise --memory", "apply cal.json val.npz --out a.npz --memory 10K"),
         ("--task does not work with the images", "evaluate val.npz --task multiclass"),
         ("--classes does not work with the images", "evaluate val.npz --classes a,b,c"),
         ("--split does not work with the images", "evaluate val.npz --split val"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,27 +14,34 @@ import pytest
 from refocal import demo
 
 REPOSITORY = Path(__file__).parents[1]
+FOLDERS = ("src", "tests", "tools", "benchmarks", "lab", "docs", "examples")
 SOURCES = sorted(
-    path for folder in ("src", "tests", "tools", "benchmarks", "lab") for path in (REPOSITORY / folder).rglob("*.py")
+    [REPOSITORY / "conftest.py", *(path for name in FOLDERS for path in (REPOSITORY / name).rglob("*.py"))]
 )
+TEXT_MODE = re.compile("(?=[^rwax]*[rwax][^rwax]*$)[rwaxt+]+")
+PROCESS_TEXT = ("text", "universal_newlines")  # what `subprocess` calls it
 # ASCII only, also in child processes; without the last two settings Python would choose UTF-8
 ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def find_missing_encodings(tree):
-    """Find lines that open a text file without an encoding."""
+    """Find lines that open a text file, or the output of a process, without an encoding."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and not any(keyword.arg == "encoding" for keyword in node.keywords):
-            method = isinstance(node.func, ast.Attribute)
-            name = node.func.attr if method else getattr(node.func, "id", "")
-            mode = next((getattr(given, "value", "?") for given in node.args[not method :]), "")
-            text = {
-                "read_text": not node.args,
-                "write_text": method and len(node.args) == 1,  # with more arguments it is not a method of a path
-                "open": mode in {"r", "w", "a", "x"} or not (method or mode),
-            }
-            if text.get(name):
-                yield node.lineno
+        if not isinstance(node, ast.Call):
+            continue
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if "encoding" in given or None in given:  # None: **settings may hold it
+            continue
+        method = isinstance(node.func, ast.Attribute)
+        name = node.func.attr if method else getattr(node.func, "id", "")
+        mode = given.get("mode", next(iter(node.args[not method :]), ast.Constant("r")))
+        text = {
+            "read_text": not node.args,
+            "write_text": method and len(node.args) == 1,  # with more arguments it is not a method of a path
+            "open": TEXT_MODE.fullmatch(str(getattr(mode, "value", "?"))) is not None,
+        }
+        if text.get(name) or any(getattr(given.get(word), "value", False) for word in PROCESS_TEXT):
+            yield node.lineno
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,16 @@ def find_missing_encodings(tree):
         ("open(p, 'w', encoding='utf-8')", False),
         ("p.open('w')", True),
         ("archive.open(name)", False),
+        ("p.open()", True),
+        ("p.open(mode='w+')", True),
+        ("p.open(mode='rb')", False),
+        ("open(p, 'rt')", True),
+        ("open(p, mode='x+')", True),
+        ("open(p, mode)", False),
+        ("run(command, text=True)", True),
+        ("run(command, text=True, encoding='utf-8')", False),
+        ("run(command, text=False)", False),
+        ("launch(command, **pipes)", False),
     ],
 )
 def test_finding_missing_encodings(code, found):

@@ -44,6 +44,7 @@ def test_figures_can_be_read(path, tmp_path):
         env={**os.environ, "MPLBACKEND": "Agg"},
         capture_output=True,
         text=True,
+        encoding="utf-8",
         timeout=240,
         check=False,
     )

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hostile_values import CONTROL, DEEP, ESCAPES, needs_fifo
-from refocal import _check
-from refocal.calibrators import TemperatureScaling, load
+from refocal import _check, scale
+from refocal.calibrators import FocalPosterior, TemperatureScaling, load
 from refocal.cli import main
 from refocal.metrics import CalibrationAccumulator
 from refocal.predictions import Predictions, PredictionsError, PredictionsReader
@@ -26,6 +26,13 @@ def run(capsys, *arguments):
 def test_names_do_not_command_the_terminal(tmp_path, capsys):
     status, shown, trouble = run(capsys, "evaluate", tmp_path / f"no{ESCAPES.replace('/', '-')}.npz")
     assert (status, CONTROL.search(shown + trouble)) == (1, None)
+
+
+@pytest.mark.parametrize("words", [f"evaluate a.npz --{ESCAPES}", f"--{ESCAPES} evaluate a.npz", ESCAPES])
+def test_options_do_not_command_the_terminal(capsys, words):
+    with pytest.raises(SystemExit):
+        main(words.split(" "))
+    assert CONTROL.sub("", shown := capsys.readouterr().err) == shown
 
 
 def test_deep_nesting_names_the_file(tmp_path, capsys):
@@ -55,6 +62,11 @@ def test_a_fifo_is_rejected_at_once(tmp_path, capsys):
         CalibrationAccumulator.load(tmp_path / "a.npz")
     status, _, trouble = run(capsys, "calibrate", tmp_path / "a.npz", "--loss", tmp_path / "a.json")
     assert (status, trouble.count("\n")) == (1, 1)
+    (tmp_path / "out" / ".refocal-apply").mkdir(parents=True)
+    os.mkfifo(tmp_path / "out" / ".refocal-apply" / "lock")
+    Predictions(np.zeros((4, 2)), input="logits").write(tmp_path / "good.npz")
+    with pytest.raises(ValueError, match="lock must be a regular file, got a FIFO"):
+        scale.apply(FocalPosterior(gamma=1.0), tmp_path / "good.npz", tmp_path / "out")
     os.symlink(os.devnull, tmp_path / "null.npz")
     with pytest.raises(PredictionsError, match="must be a regular file, got a device"):
         Predictions.read(tmp_path / "null.npz")

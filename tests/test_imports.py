@@ -23,7 +23,7 @@ def test_a_room_loads_nothing_heavy(room):
         "import json, sys, numpy, scipy; before = set(sys.modules)\n"
         f"import refocal{room}; print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8")
     loaded = json.loads(done.stdout)
     assert f"refocal{room}" in loaded
     assert not set(loaded) & set(HEAVY)
@@ -34,7 +34,7 @@ def test_a_room_loads_nothing_heavy(room):
 )
 def test_without_its_package_a_room_names_the_extra(room, extra):
     code = f"import sys; sys.modules[{extra!r}] = None; import refocal.{room}"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 1
     commands = f"pip install 'refocal[{extra}]', or in a clone pip install -e '.[{extra}]'"
     assert f"ModuleNotFoundError: refocal.{room} needs {extra}: {commands}" in done.stderr

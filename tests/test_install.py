@@ -37,7 +37,7 @@ def pip_settings(tmp_path_factory):
     # an index that has the build backend has all other packages
     folder = tmp_path_factory.mktemp("probe")
     probe = [sys.executable, "-m", "pip", "download", "--no-deps", "--retries", "1", "--dest", folder, "hatchling"]
-    found = subprocess.run(probe, capture_output=True, text=True, check=False)
+    found = subprocess.run(probe, capture_output=True, text=True, encoding="utf-8", check=False)
     if found.returncode != 0:
         reasons = [line for line in found.stderr.splitlines() if line.startswith("ERROR:")]
         pytest.skip(f"pip finds no package index: {reasons[0] if reasons else found.stderr}")
@@ -72,7 +72,9 @@ def install(python, settings, *arguments):
 
 def run(folder, *command):
     """Run a program away from the repository, so that only installed packages can be imported."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, encoding="utf-8", env=ENVIRONMENT, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -119,7 +121,11 @@ def test_the_distributions_are_complete_and_can_be_uploaded(wheels):
     names = [f"{name}-{refocal.__version__}" for name in ("refocal", "refocal_lab")]
     assert [file.name for file in files] == [name + end for name in names for end in ("-py3-none-any.whl", ".tar.gz")]
     done = subprocess.run(
-        [sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "twine", "check", "--strict", *files],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("PASSED") == len(files)
@@ -160,7 +166,9 @@ def test_the_script_of_a_user_runs(bin_folder, tmp_path):
 
 def check_types(folder, *command):
     """Run a type checker away from the repository, so that types come from the installed wheel."""
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, encoding="utf-8", env=ENVIRONMENT, check=False
+    )
 
 
 def test_every_module_of_the_base_works_without_extras(bin_folder, tmp_path):
@@ -233,7 +241,13 @@ def test_the_lab_wheel_brings_its_program(bin_folder, wheels, pip_settings, tmp_
         (["zoo", "list"], 1, "reads zoo/ from a clone of the refocal repository"),
     ):
         done = subprocess.run(
-            [*program, *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment, check=False
+            [*program, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            check=False,
         )
         assert done.returncode == status, done.stderr
         assert message in (done.stderr if status else done.stdout)

@@ -23,7 +23,9 @@ def long_command(tmp_path, launch):
     Predictions(rng.standard_normal((400_000, 10)), input="logits", labels=labels).write(tmp_path / "big.npz")
     refocal.calibrate(rng.standard_normal((100, 10)), labels[:100], method="temperature").save(tmp_path / "cal.json")
     arguments = ["apply", "cal.json", "big.npz", "--out", "out.csv"]
-    process = launch([sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = launch(
+        [sys.executable, "-m", "refocal", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
     while not list(tmp_path.glob(".refocal-*")):
         assert process.poll() is None
         time.sleep(0.02)
@@ -54,7 +56,9 @@ sys.meta_path.insert(0, Interrupts())
 from refocal.__main__ import main
 sys.exit(main())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=False, cwd=tmp_path
+    )
     assert done.stderr == "refocal: interrupted\n"
     assert done.returncode == 130
 
@@ -73,7 +77,9 @@ sys.meta_path.insert(0, Interrupts())
 from refocal.__main__ import main
 sys.exit(main())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=False, cwd=tmp_path
+    )
     assert done.stderr == "refocal: interrupted\n"
     assert done.returncode == 130
 

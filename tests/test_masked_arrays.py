@@ -74,6 +74,13 @@ def test_other_metrics():
         metrics.ece(masked(LOGITS), LABELS, input="logits")
 
 
+def test_rows_of_a_list():
+    with rejects("scores"):
+        metrics.ece([masked(row) for row in PROBS], LABELS)
+    with rejects("labels"):
+        metrics.ece(PROBS, [np.ma.masked, *LABELS[1:]])
+
+
 @pytest.mark.parametrize(
     "family", [calibrators.TemperatureScaling, calibrators.PlattScaling, calibrators.MatrixScaling]
 )

@@ -57,6 +57,14 @@ def test_operators_signs_constants_and_functions_change(mutants, name):
     assert f"maps/focal.py {name}" in {mutant.name for mutant in mutants.mutants_of("maps/focal.py")}
 
 
+def test_every_folder_of_losses_but_the_kernels_is_mutated(mutants, monkeypatch):
+    monkeypatch.syspath_prepend(TOOLS)
+    rooms = {module.rpartition("/")[0] for module in loaded("mutate").formulas()}
+    folders = {path.parent.relative_to(mutants.PACKAGE).as_posix() for path in mutants.PACKAGE.glob("losses/**/*.py")}
+    assert {folder for folder in folders if "gpu" not in folder} <= rooms
+    del sys.modules["mutate"], sys.modules["transplant"]
+
+
 def test_keywords_are_left_out_where_that_is_no_error(mutants):
     before, after = "np.bincount(index, weights=confidence, minlength=size)", "np.bincount(index, minlength=size)"
     assert (before, after) in {(mutant.before, mutant.after) for mutant in mutants.mutants_of("stats/binning.py")}

@@ -50,7 +50,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     options = ["--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "-c", "docs", "-d", folder / "doctrees"]
     command = [sys.executable, "-m", "sphinx", *options, ".", folder / "html"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     return folder / "html"
 

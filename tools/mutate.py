@@ -45,6 +45,7 @@ PLUMBING = {
     "calibrators": ("attributes", "base", "files", "onnx_export", "torch_export", "wrap"),
     "losses": (),
     "losses/cpu": (),
+    "losses/linear": (),
 }
 TESTS = tuple(f"{root}/{room}" for root in ("tests", "src/refocal") for room in PLUMBING if "/" not in room)
 KEPT = ROOT / "build" / "mutants"  # the survey, and what became of each mutant

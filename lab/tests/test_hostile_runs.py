@@ -179,6 +179,29 @@ def test_a_fifo_is_rejected_at_once(tmp_path):
         assert zoo.entries(tmp_path / "zoo") == []
 
 
+@needs_fifo
+def test_a_fifo_in_an_entry_of_the_zoo(tmp_path):
+    add(tmp_path, "one")
+    os.mkfifo(tmp_path / "one.jsonl.gz")
+    (entry,) = zoo.entries(tmp_path)
+    for read in (entry.history, entry.digest):
+        with pytest.raises(ValueError, match=r"one\.jsonl\.gz must be a regular file, got a FIFO"):
+            read()
+
+
+@needs_fifo
+def test_a_fifo_in_the_folder_of_a_run(tmp_path):
+    files = RunFolder(tmp_path)
+    os.mkfifo(files.history)
+    history = History(files.history)
+    for use in (history.read, lambda: history.append({"epoch": 1})):
+        with pytest.raises(ValueError, match=r"metrics\.jsonl must be a regular file, got a FIFO"):
+            use()
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(ValueError, match=r"\.lock must be a regular file, got a FIFO"), files.lock():
+        pass
+
+
 def test_counts_are_bounded(tmp_path, capsys):
     small = ("train", "--data", "digits", "--model", "mlp", "--loss", "ce", "--out", tmp_path)
     for option, message in (

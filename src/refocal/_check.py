@@ -42,8 +42,9 @@ def floating(array: Any, name: str) -> tuple[Namespace, Any]:
 
 
 def unmasked(array: Any, name: str) -> Any:
-    """Reject NumPy masked arrays: their mask would be lost, and masked values would be used."""
-    if isinstance(array, np.ma.MaskedArray):
+    """Reject NumPy masked arrays, alone or in a list: their mask would be lost, and masked values would be used."""
+    parts = array if isinstance(array, list | tuple) else [array]
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         msg = f"{name} must not be a masked array: leave out the masked rows, or fill them with .filled(value)"
         raise TypeError(msg)
     return array
@@ -151,10 +152,7 @@ def simplex(array: Array, name: str, *, xp: Namespace, bits: int | None = None, 
 
 
 def sum_tolerance(bits: int) -> float:
-    """Return how far the sum of a row of probabilities in this precision may be from 1.
-
-    The tolerance accepts a softmax over 100,000 classes in this precision, but rejects other scores.
-    """
+    """Return how far from 1 a row may sum in this precision: a softmax over 100,000 classes passes, others do not."""
     return 1e-4 if bits >= 32 else 0.02
 
 
@@ -355,8 +353,8 @@ def _numbers(value: Any, name: str, size: int | None, *, several: str = "") -> C
         allowed = "a number" if size is None else f"a number or {several or 'a sequence of numbers'}"
         msg = f"{name} must be {allowed}, got {value!r}"
         raise TypeError(msg) from error
-    if isinstance(numbers, tuple) and len(numbers) != size:
-        several = several or f"one value for each of {size} classes"
+    if isinstance(numbers, tuple) and (not size or len(numbers) != size):
+        several = several or (f"one value for each of {size} classes" if size else "one value per class")
         allowed = "a single number" if size is None else f"a number or {several}"
         msg = f"{name} must be {allowed}, got {len(numbers)} values"
         raise ValueError(msg)

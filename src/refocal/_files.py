@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from refocal._documents import check_regular
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _OURS = f".refocal-{zlib.crc32(platform.node().encode()):08x}-"  # prefix of temporary files of this machine
 _DAY = 24 * 60 * 60
@@ -92,6 +94,8 @@ def locked(path: Path, busy: str) -> Iterator[bool]:
     except ImportError:
         yield False
         return
+    if path.exists():
+        check_regular(path)
     alone = True
     with open(path, "a", encoding="utf-8") as file:
         try:

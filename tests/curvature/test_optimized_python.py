@@ -25,7 +25,12 @@ LAST_LINE = (
 
 def test_a_missing_derivative_is_explained():
     done = subprocess.run(
-        [sys.executable, "-O", "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-O", "-W", "ignore", "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=240,
     )
     assert done.stdout == "True\n"  # the loss has all derivatives there
     assert done.returncode == 1

@@ -508,7 +508,7 @@ def test_two_processes_share_their_rows_and_their_errors(tmp_path, monkeypatch):
 
 def test_without_lightning_the_error_names_the_extra():
     code = "import sys; sys.modules['lightning'] = None; import refocal.integrations.lightning"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, encoding="utf-8")
     message = "refocal.integrations.lightning needs lightning: pip install 'refocal[lightning]'"
     assert done.returncode == 1
     assert f"ModuleNotFoundError: {message}" in done.stderr

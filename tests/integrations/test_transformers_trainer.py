@@ -312,7 +312,13 @@ def test_two_processes_train_as_one(tmp_path, launch):
     surroundings = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     command = [sys.executable, str(Path(__file__).with_name("parallel_training.py")), str(tmp_path)]
     processes = [
-        launch(command, env={**surroundings, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True)
+        launch(
+            command,
+            env={**surroundings, "RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
         for rank in "01"
     ]
     for process in processes:
@@ -545,7 +551,7 @@ def test_a_gamma_per_sample_needs_logits():
 
 def test_without_transformers_the_error_names_the_extra():
     code = "import sys; sys.modules['transformers'] = None; import refocal.integrations.transformers"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 1
     message = "refocal.integrations.transformers needs transformers: pip install 'refocal[transformers]'"
     assert f"ModuleNotFoundError: {message}" in done.stderr

@@ -305,7 +305,9 @@ def test_logits_are_never_all_in_memory() -> None:
     if here().type == "cuda":
         pytest.skip("measures main memory")
     launcher = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
-    done = subprocess.run([sys.executable, "-S", "-c", launcher, MEMORY], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", launcher, MEMORY], check=True, capture_output=True, text=True, encoding="utf-8"
+    )
     assert int(done.stdout) < 60e6  # the logits would take 200 MB
 
 

@@ -167,3 +167,20 @@ def test_arrays_are_refused_where_cross_entropy_has_no_say():
     for name, call in calls:
         with pytest.raises(TypeError, match=f"^{name} must be a PyTorch tensor, got ndarray: torch.as_tensor"):
             call()
+
+
+@pytest.mark.parametrize("weight", [[1.0, 2.0], np.ones(2)], ids=["list", "array"])
+@pytest.mark.parametrize("make", [lambda w: L.FocalLoss(2.0, weight=w), lambda w: L.MMCELoss(factor=1.0, weight=w)])
+def test_class_weights_are_a_tensor(make, weight):
+    with pytest.raises(TypeError, match=r"weight must be a PyTorch tensor, got \w+: torch.as_tensor turns arrays"):
+        make(weight)
+
+
+def test_an_empty_gamma_is_rejected():
+    with pytest.raises(ValueError, match="gamma must be a number or one value per class, got 0 values"):
+        L.FocalLoss([])
+
+
+def test_adafocal_learns_from_class_indices():
+    with pytest.raises(TypeError, match=r"labels must be class indices of an integer dtype, got torch\.float32"):
+        L.AdaFocal().step_epoch(torch.full((3, 2), 0.5), torch.tensor([0.0, 1.0, 0.5]))

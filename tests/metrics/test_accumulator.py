@@ -223,6 +223,9 @@ def test_foreign_npz_states(tmp_path):
     np.savez(path, other=1)
     with pytest.raises(ValueError, match="is not a saved CalibrationAccumulator: KeyError"):
         CalibrationAccumulator.load(path)
+    np.savez_compressed(path, header='{"schema": 1, "settings": {}}', sums=np.zeros(6), grid=np.zeros((3, 1 << 20)))
+    with pytest.raises(ValueError, match=r"its arrays must not be compressed, got 25,1\d\d,\d\d\d bytes unpacked"):
+        CalibrationAccumulator.load(path)
     path.write_bytes(b"PK\x03\x04 cut")
     with pytest.raises(ValueError, match="is not a saved CalibrationAccumulator: BadZipFile"):
         CalibrationAccumulator.load(path)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 def read_mutated(form, folder, *, seed, count):
     program = Path(__file__).with_name("mutations.py")
     command = [sys.executable, "-W", "error", str(program), form, str(seed), str(count), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr  # begins with the format, seed and index of the file
     read, accepted = map(int, done.stdout.split())
     assert read == count

@@ -267,7 +267,9 @@ with PredictionsReader(sys.argv[1]) as blocks, PredictionsWriter(sys.argv[2]) as
 print(count, peak() - start)
 """
     command = [sys.executable, "-c", program, path, copy]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, encoding="utf-8", cwd=Path(__file__).parent
+    )
     count, grown = map(int, done.stdout.split())
     assert count == 1_000_000
     assert path.stat().st_size > 80e6

@@ -75,7 +75,9 @@ for work in (lambda: Predictions.read("a{suffix}"), lambda: predictions.write("b
     except ImportError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, text=True, encoding="utf-8"
+    )
     message = (
         "parquet and csv files need pyarrow: pip install 'refocal[arrow]', or in a clone pip install -e '.[arrow]'"
     )

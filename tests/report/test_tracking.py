@@ -179,7 +179,9 @@ def test_a_run_of_wandb_without_a_network(report, tagged, tmp_path):
         "PYTHONPATH": path,
     } | dict.fromkeys(places, str(tmp_path))
     command = [sys.executable, "-c", LOG_TO_WANDB, str(tmp_path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=surroundings, cwd=tmp_path)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, encoding="utf-8", env=surroundings, cwd=tmp_path
+    )
     summary, entries, messages, folder, step = json.loads(done.stdout.splitlines()[-1])
     expected = {**list_metrics(report), **list_metrics(tagged)}
     assert {name: summary[name] for name in expected} == pytest.approx(expected)

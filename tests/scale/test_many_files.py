@@ -114,7 +114,11 @@ def test_local_needs_no_ray(tmp_path):
         "scale.evaluate(sys.argv[1], engine='ray')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "a.npz")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(tmp_path / "a.npz")],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
     )
     assert done.stdout.strip() == "10"
     assert "pip install 'refocal[ray]'" in done.stderr

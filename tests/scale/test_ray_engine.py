@@ -250,7 +250,7 @@ def test_a_cluster_is_known_by_its_answer(tmp_path):
     predictions(10, 0).write(tmp_path / "a.npz")
     address, path = ray.get_runtime_context().gcs_address, str(tmp_path / "a.npz")
     program = f"from refocal import scale; print(scale.evaluate({path!r}, engine='ray', address={address!r}).to_json())"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, encoding="utf-8")
     assert json.loads(done.stdout) == json.loads(scale.evaluate(path).to_json())
 
 

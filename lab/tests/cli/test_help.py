@@ -54,6 +54,6 @@ def test_help_has_examples_and_exit_status(command):
 
 def test_version():
     done = subprocess.run(
-        [sys.executable, "-m", "refocal_lab", "--version"], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "refocal_lab", "--version"], check=True, capture_output=True, text=True, encoding="utf-8"
     )
     assert done.stdout.strip() == f"refocal-lab {refocal.__version__}"

@@ -34,7 +34,9 @@ def start(launch):
 
     def start(out, *options, before=()):
         words = [sys.executable, *before, "-m", "refocal_lab", "train", *options, "--device", "cpu", "--out", str(out)]
-        return launch(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        return launch(
+            words, stderr=subprocess.PIPE, text=True, encoding="utf-8", env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
 
     return start
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
 
+from hostile_values import needs_fifo
 from made_zoo import add
 from refocal import metrics, posterior_from_logits
 from refocal.calibrators import TemperatureScaling
@@ -60,6 +62,15 @@ def test_logits_of_all_classes_belong_to_an_entry(entry):
     assert found.digest() != before
     with pytest.raises(zoo.ZooError, match="sst-x-s0 has no logits of all classes"):
         measures.read_all_classes(found)
+
+
+@needs_fifo
+def test_a_fifo_in_place_of_the_logits_of_all_classes(tmp_path):
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / "all-classes.npz").unlink()
+    os.mkfifo(tmp_path / "run" / "all-classes.npz")
+    with pytest.raises(ValueError, match=r"all-classes\.npz must be a regular file, got a FIFO"):
+        zoo.add(tmp_path / "run", tmp_path / "zoo")
 
 
 def test_the_posterior_of_all_classes_is_conditioned_on_the_scored_ones(entry):

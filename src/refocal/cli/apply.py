@@ -6,7 +6,15 @@ from argparse import Namespace
 from pathlib import Path
 
 from refocal.cli import detections, segmentation
-from refocal.cli.options import Commands, add_columns, add_command, add_engine, add_force
+from refocal.cli.options import (
+    APPLYING_MEMORY,
+    Commands,
+    add_columns,
+    add_command,
+    add_engine,
+    add_force,
+    add_memory,
+)
 
 _EXAMPLES = """\
 refocal apply cal.json new.parquet --out probs.parquet
@@ -32,6 +40,7 @@ def add_parser(commands: Commands) -> None:
     add_columns(command)
     segmentation.add_options(command, labels=False)
     add_force(command)
+    add_memory(command, meaning=APPLYING_MEMORY)
     add_engine(command, owner="refocal.scale.application:apply")
 
 

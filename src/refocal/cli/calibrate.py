@@ -180,6 +180,7 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     from refocal.cli.progress import track
     from refocal.cli.workflow import show_written
     from refocal.scale.engines import open_engine
+    from refocal.scale.parts import find_files, unchanged
     from refocal.scale.selecting import select_and_report
 
     if options.out:
@@ -189,7 +190,8 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     seed = default if options.seed is None else options.seed
     engine = engine_settings(options)
     reader = _open_val(options, val, test)
-    with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
+    files = find_files([*val.files, *([] if test is None else test.files)])
+    with track() as progress, unchanged(files), open_engine(**engine, progress=progress.show_files) as running:
         fitted, measured, protocol = _divide(options, running, reader, val, test, seed=seed)
         multilabel.check_loss(options, fitted.reader.form.columns)
         selection, report = select_and_report(

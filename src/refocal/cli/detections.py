@@ -156,6 +156,7 @@ def apply(options: Namespace) -> None:
         msg = f"apply takes one file of boxes, got {len(options.files)}"
         raise ValueError(msg)
     check_outputs(options, [options.calibrator, *options.files], allowed=_SUFFIXES)
+    _check_memory(options, options.files)
     boxes = detection.Detections.read(options.files[0])
     boxes.write(options.out, detection.apply(load(options.calibrator), boxes.scores), overwrite=options.force)
     show(options, f"{len(boxes):,} boxes calibrated: {options.out}", {"rows": len(boxes), "out": options.out})

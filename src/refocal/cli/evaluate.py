@@ -169,7 +169,7 @@ def _measure_blocks(options: Namespace, source: Source, progress: Tracker) -> It
     from refocal.cli import inputs, memory
     from refocal.cli.data_sets import engine_settings, given
     from refocal.scale.engines import open_engine
-    from refocal.scale.parts import RowReader, find_files, require_form
+    from refocal.scale.parts import RowReader, find_files, require_form, unchanged
     from refocal.scale.selecting import find_splits
 
     files = find_files(source.files)
@@ -178,24 +178,25 @@ def _measure_blocks(options: Namespace, source: Source, progress: Tracker) -> It
     reader = RowReader(form)  # rejects multi-label files before an engine starts
     engine: dict[str, Any] = {**engine_settings(options), "progress": progress.show_files}
     names = {options.split: source.name}
-    if options.split is None and form.split:
-        with open_engine(**engine) as running:
-            splits = find_splits(running, files, reader)
-        inputs.check_splits(splits, source.name)
-        if len(splits) > 1:
-            names = {split: f"{source.name}: {split}" for split in splits}
-    _check_one(options, list(names.values()))
-    for split, name in names.items():
-        yield scale.evaluate(
-            files,
-            split=split,
-            columns=columns,
-            source=name,
-            sample=memory.choose_sample(options, form.classes),
-            by_class=bool(options.report),
-            **given(options, "seed"),
-            **engine,
-        )
+    with unchanged(files):
+        if options.split is None and form.split:
+            with open_engine(**engine) as running:
+                splits = find_splits(running, files, reader)
+            inputs.check_splits(splits, source.name)
+            if len(splits) > 1:
+                names = {split: f"{source.name}: {split}" for split in splits}
+        _check_one(options, list(names.values()))
+        for split, name in names.items():
+            yield scale.evaluate(
+                files,
+                split=split,
+                columns=columns,
+                source=name,
+                sample=memory.choose_sample(options, form.classes),
+                by_class=bool(options.report),
+                **given(options, "seed"),
+                **engine,
+            )
 
 
 def _check_one(options: Namespace, names: Sequence[str]) -> None:

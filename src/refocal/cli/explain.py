@@ -19,6 +19,7 @@ _SIGMOID = "sigmoid-focal"
 _WIDTH, _HEIGHT = 61, 16
 _MOST_CLASSES_FOR_TEMPERATURE = 4
 _LOGITS = 10.0
+_MOST_GAMMA = 1e300  # its product with a logarithm of a probability is a finite number
 _MOST_CLASSES = 100_000
 
 
@@ -100,6 +101,9 @@ def explain(gamma: float, *, classes: int = 2) -> Explanation:
     from refocal import _check
 
     gamma = _check.scalar_gamma(gamma, least=0.0)
+    if gamma > _MOST_GAMMA:
+        msg = f"gamma must be at most {_MOST_GAMMA:g}, got {gamma:g}"
+        raise ValueError(msg)
     _check.count(classes, "classes", least=2, most=_MOST_CLASSES)
     low, high = refocal.thresholds(gamma) if gamma > 0 else (None, None)
     some = min(classes, _MOST_CLASSES_FOR_TEMPERATURE)

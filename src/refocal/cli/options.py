@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from refocal.cli import memory
 from refocal.cli.defaults import read_default
@@ -17,6 +17,13 @@ MEASURING_ENGINE = (
     "treat all files as one data set, as a quoted pattern does, and read them block by block: local in this process, "
     "ray on a Ray cluster; a data set larger than --memory means {default}"
 )
+_MEMORY = (
+    "read files block by block, and take verdict and intervals from a random sample of rows, if all rows need more "
+    "memory than this"
+)
+APPLYING_MEMORY = (
+    "reject boxes, or single images, that need more memory than this; rows are read block by block in any case"
+)
 _EXIT_STATUS = "exit status: 0 success, 1 invalid input (the message says why), 2 wrong usage, 130 interrupted"
 
 Commands = Any  # argparse has no public name for what add_subparsers returns
@@ -24,9 +31,7 @@ Commands = Any  # argparse has no public name for what add_subparsers returns
 
 def make_program(name: str, description: str, version: str) -> tuple[argparse.ArgumentParser, Commands]:
     """Make the parser of a program, and the place where its commands are added."""
-    program = argparse.ArgumentParser(
-        prog=name, description=description, epilog=_EXIT_STATUS, formatter_class=_HelpFormatter
-    )
+    program = _Parser(prog=name, description=description, epilog=_EXIT_STATUS, formatter_class=_HelpFormatter)
     program.add_argument("--version", action="version", version=f"{name} {version}")
     return program, program.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -82,15 +87,14 @@ def add_engine(command: Any, *, owner: str | None = None, meaning: str = _ENGINE
     )
 
 
-def add_memory(command: Any) -> None:
+def add_memory(command: Any, *, meaning: str = _MEMORY) -> None:
     """Add --memory."""
     command.add_argument(
         "--memory",
         type=memory.parse_size,
         default=memory.DEFAULT,
         metavar="SIZE",
-        help="read files block by block, and take verdict and intervals from a random sample of rows, if all rows need "
-        "more memory than this; bytes, or a size such as 500M or 16G (default: %(default)s)",
+        help=f"{meaning}; bytes, or a size such as 500M or 16G (default: %(default)s)",
     )
 
 
@@ -162,6 +166,16 @@ def check_numbers(options: argparse.Namespace) -> None:
 def add_force(command: Any) -> None:
     """Add --force."""
     command.add_argument("--force", action="store_true", help="overwrite existing files")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors do not command the terminal; its commands get parsers of the same class."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and end the process with status 2."""
+        from refocal.report.words import printable
+
+        super().error(printable(message))
 
 
 class _Address(argparse.Action):

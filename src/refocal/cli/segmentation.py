@@ -104,6 +104,7 @@ def calibrate(options: Namespace, settings: dict[str, Any], *, share: float) -> 
     from refocal.cli.output import check_outputs, show, show_line
     from refocal.cli.progress import track
     from refocal.report.cross_fitting import hold_out
+    from refocal.scale.parts import unchanged
     from refocal.segmentation.selection import METHODS
 
     _check.one_of(settings.get("method", METHODS[0]), "for images, --method", METHODS)
@@ -124,13 +125,15 @@ def calibrate(options: Namespace, settings: dict[str, Any], *, share: float) -> 
         msg = f"--out needs images of one size, but those of {(test or val).name} differ: leave it out, and use apply"
         raise ValueError(msg)
     with track() as progress:
-        with fitted.naming():
-            selection = segmentation.calibrate(
-                fitted, input=fitted.input, progress=progress.step, **_layout(options), **settings
-            )
-        progress.step(f"measuring {(test or val).name}")
-        with measured.naming():
-            found = selection.measure(measured, source=(test or val).name, protocol=protocol, **given(options, "seed"))
+        with unchanged(file.path for file in (*fitted.files, *measured.files)):
+            with fitted.naming():
+                selection = segmentation.calibrate(
+                    fitted, input=fitted.input, progress=progress.step, **_layout(options), **settings
+                )
+            name = (test or val).name
+            progress.step(f"measuring {name}")
+            with measured.naming():
+                found = selection.measure(measured, source=name, protocol=protocol, **given(options, "seed"))
         written = {}
         if options.save:
             selection.save(options.save, overwrite=options.force)
@@ -173,11 +176,9 @@ def apply(options: Namespace) -> None:
 def _open(options: Namespace, source: Source, *, labels: bool = True) -> ImageBatches:
     from refocal.cli.image_batches import ImageBatches
     from refocal.cli.inputs import choose_columns
-    from refocal.cli.memory import DEFAULT, parse_size
 
-    most = options.memory if hasattr(options, "memory") else parse_size(DEFAULT)
     settings: dict[str, Any] = {"columns": choose_columns(options), **given(options, "axis")}
-    return ImageBatches.open(source.files, labels=labels, most_bytes=most, **settings)
+    return ImageBatches.open(source.files, labels=labels, most_bytes=options.memory, **settings)
 
 
 def _layout(options: Namespace) -> dict[str, Any]:

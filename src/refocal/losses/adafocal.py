@@ -113,6 +113,9 @@ class AdaFocal(GammaPolicy):
         if not probs.is_floating_point():
             msg = f"probs must have a floating-point dtype, got {probs.dtype}"
             raise TypeError(msg)
+        if labels.is_floating_point() or labels.is_complex():
+            msg = f"labels must be class indices of an integer dtype, got {labels.dtype}"
+            raise TypeError(msg)
         counted = labels != ignore_index
         probs, labels = probs[counted.to(probs.device)], labels[counted]
         if not len(labels):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.losses.rows import reduce, to_rows
+from refocal.losses.rows import check_tensors, reduce, to_rows
 from refocal.losses.spec import Reduction
 
 FIT_INSTEAD = "fit refocal.calibrators.FocalTemperatureScaling to held-out predictions instead"
@@ -50,7 +50,7 @@ class AbstractSoftmaxLoss(AbstractLoss):
 
     def __init__(self, weight: Tensor | None, ignore_index: int, reduction: Reduction) -> None:
         super().__init__(reduction)
-        self.register_buffer("weight", weight)
+        register_weight(self, weight)
         self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     @property
@@ -88,6 +88,13 @@ class AbstractGammaLoss(AbstractSoftmaxLoss):
     def extra_repr(self) -> str:
         """The settings."""
         return f"gamma={self.gamma}, {super().extra_repr()}"
+
+
+def register_weight(module: nn.Module, weight: Tensor | None) -> None:
+    """Keep class weights as a buffer, which moves with the module."""
+    if weight is not None:
+        check_tensors(weight=weight)
+    module.register_buffer("weight", weight)
 
 
 def length(value: Any) -> int | None:

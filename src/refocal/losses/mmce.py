@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refocal import _check
-from refocal.losses.base import FIT_INSTEAD, AbstractLoss, NoPosteriorError
+from refocal.losses.base import FIT_INSTEAD, AbstractLoss, NoPosteriorError, register_weight
 from refocal.losses.pair_sums import laplacian_form
 from refocal.losses.posterior_maps import SoftmaxMap
 from refocal.losses.rows import gather_target, loss_dtype, parse_index_rows
@@ -95,7 +95,7 @@ class MMCELoss(AbstractLoss):
             raise ValueError(msg)
         self.factor, self.weighted = _check.finite(factor, "factor", least=0.0), weighted
         self.kernel_width = _check.positive(kernel_width, "kernel_width")
-        self.register_buffer("weight", weight)
+        register_weight(self, weight)
         self.ignore_index = _check.whole(ignore_index, "ignore_index")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:

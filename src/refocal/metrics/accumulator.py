@@ -24,6 +24,8 @@ from refocal.stats.top_label import top_label
 _CELLS = 1024  # cells of the fine grid per bin
 _PENDING_ROWS = 1 << 16
 _SCHEMA = 1
+# what NumPy and zipfile raise on files of other programs; a wrong length can be a MemoryError
+_DAMAGE = (KeyError, TypeError, AttributeError, ArithmeticError, ValueError, EOFError, MemoryError, zipfile.BadZipFile)
 _SUMS = ("samples", "nll", "brier", "wrong", "confident", "confident_right")
 
 
@@ -213,7 +215,7 @@ class CalibrationAccumulator:
                 msg = f"path must hold a state of schema {_SCHEMA}, got {header['schema']!r}"
                 raise ValueError(msg)
             loaded = cls(**header["settings"])
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, EOFError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             msg = f"{path} is not a saved CalibrationAccumulator: {error!r}"
             raise ValueError(msg) from error
         shapes = {"sums": loaded.sums.shape, "grid": loaded.grid.shape}
@@ -292,6 +294,10 @@ def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return header, {name: np.array(header[name], dtype=np.float64) for name in names if name in header}
     check_regular(path)
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        unpacked = sum(info.file_size for info in file.zip.infolist())
+        if unpacked > os.fstat(stream.fileno()).st_size:  # a compressed array may be a thousand times its file
+            msg = f"its arrays must not be compressed, got {unpacked:,} bytes unpacked"
+            raise ValueError(msg)
         arrays = {name: file[name].astype(np.float64) for name in names if name in file.files}
         return parse_json(str(file["header"]), ValueError), arrays
 

@@ -16,7 +16,7 @@ from refocal.calibrators.objectives import reject_weights
 from refocal.predictions import ColumnChoice
 from refocal.scale.engines import Engine, EngineName, Folder, Progress, open_engine
 from refocal.scale.likelihood import MOST_PASSES, NO_ROWS, PartitionedLikelihood, Sums, cell_bins, cell_nlls
-from refocal.scale.parts import Block, FileSource, Paths, RowReader, find_files, require_form
+from refocal.scale.parts import Block, FileSource, Paths, RowReader, find_files, require_form, unchanged
 from refocal.stats.binning import BINS, Bins
 
 C = TypeVar("C", bound=Calibrator)
@@ -83,7 +83,8 @@ def fit(engine: Engine, calibrator: C, files: Sequence[Path], rows: RowReader) -
     form.check_input(result)
     result.n_features_in_, result.classes_ = form.columns, np.arange(form.classes)
     if isinstance(result, FocalTemperatureScaling) and result.search == "grid":
-        _fit_grid(engine, result, files, rows)
+        with unchanged(files):
+            _fit_grid(engine, result, files, rows)
     elif isinstance(result, TemperatureScaling | FocalTemperatureScaling):
         held = engine.hold(FileSource.of(files, rows.read, steady=True))
         learn_by_passes(engine, held, result, input=form.input, files=len(files))

@@ -26,6 +26,7 @@ from refocal.scale.parts import (
     describe_no_rows,
     find_files,
     require_form,
+    unchanged,
 )
 from refocal.scale.sampling import draw_sample
 
@@ -67,7 +68,8 @@ def evaluate(
     """Measure a data set of many files, which may be larger than memory.
 
     The measures come from sums over all rows, in one pass. Confidence limits, p-values, diagrams and the verdict need
-    rows in memory. With `sample`, a second pass takes them from rows chosen at random, and the report says so.
+    rows in memory. With `sample`, a second pass takes them from rows chosen at random, and the report says so. A file
+    that changes meanwhile is an error.
 
     Args:
         paths: Names or patterns of .parquet, .npz or .csv files with labels. Files without rows are skipped. For "ray",
@@ -110,7 +112,7 @@ def evaluate(
     if source is None:
         names = [paths] if isinstance(paths, str | os.PathLike) else paths
         source = " ".join(os.fspath(name) for name in names)
-    with open_engine(engine, address, progress) as running:
+    with unchanged(files), open_engine(engine, address, progress) as running:
         sums = sum_up(running, files, rows, [] if calibrator is None else [calibrator])
         if size is None:
             return _report_sums(sums, calibrator, rows.form, source)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -182,14 +183,27 @@ class File(NamedTuple):
 
     def blocks(self, read: Callable[[Path], Iterator[Block]]) -> Iterator[Block]:
         """Read the blocks of the file. Raises if the file has changed since its stamp was taken."""
-        self._check()
+        self.check()
         yield from read(self.path)
-        self._check()
+        self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise if the file has changed since its stamp was taken."""
         if self.stamp not in (None, Stamp.of(self.path)):
-            msg = f"{self.path} changed during the fit, which reads it several times: try again when it is complete"
+            msg = f"{self.path} changed while it was read: try again when it is complete"
             raise RuntimeError(msg)
+
+
+@contextmanager
+def unchanged(paths: Iterable[Path]) -> Iterator[None]:
+    """Raise at the end of the `with` block if a file has changed since its start.
+
+    What takes several passes would otherwise mix the rows of two versions of a file.
+    """
+    files = [File(path, Stamp.of(path)) for path in paths]
+    yield
+    for file in files:
+        file.check()
 
 
 @dataclass(frozen=True)

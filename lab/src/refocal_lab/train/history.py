@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from refocal import metrics
-from refocal._documents import parse_json
+from refocal._documents import check_regular, parse_json, read_document
 from refocal._files import name_if_full, write_text
 
 
@@ -73,6 +73,8 @@ class History:
 
     def append(self, record: dict[str, Any]) -> None:
         """Add an epoch, with six digits. It is on the disk before the checkpoint that counts it."""
+        if self._path.exists():
+            check_regular(self._path)
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(_round(record)) + "\n")
@@ -94,7 +96,7 @@ class History:
     def _lines(self) -> list[str]:
         if not self._path.exists():
             return []
-        return self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        return read_document(self._path).decode(errors="replace").splitlines(keepends=True)
 
 
 def _parse(lines: list[str], path: Path) -> list[dict[str, Any]]:

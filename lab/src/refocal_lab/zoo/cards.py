@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refocal._documents import SkippedWarning, parse_json, read_document, unpack
+from refocal._documents import SkippedWarning, check_regular, parse_json, read_document, unpack
 from refocal._files import replacing
 from refocal_lab.train.recipe import parse_recipe
 from refocal_lab.train.run_folder import RunFolder
@@ -148,6 +148,7 @@ class Entry:
         def refuse(reason: str) -> ZooError:
             return ZooError(f"{path} is damaged: {reason}")
 
+        check_regular(path)
         try:
             with gzip.open(path, "rb") as stream:
                 return [parse_json(line, refuse) for line in unpack(stream, _MOST_HISTORY, refuse).splitlines()]
@@ -156,7 +157,7 @@ class Entry:
 
     def digest(self) -> str:
         """The first 16 digits of the SHA-256 of all files."""
-        return hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()[:16]
+        return hashlib.sha256(b"".join(map(read_document, self.files))).hexdigest()[:16]
 
 
 def entries(folder: str | os.PathLike[str]) -> list[Entry]:
@@ -216,7 +217,7 @@ def add(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Card:
     every = source.all_class_logits
     if every.exists():
         (root / _ALL_CLASSES).mkdir(exist_ok=True)
-        files = {root / _ALL_CLASSES / f"{added.name}.npz": every.read_bytes()} | files
+        files = {root / _ALL_CLASSES / f"{added.name}.npz": read_document(every)} | files
     for path, content in files.items():
         with replacing(path, overwrite=True) as file:
             file.write(content)
