@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labeled_logits import draw_calibrated
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
@@ -128,6 +129,15 @@ def test_masked_classes_get_probability_0_and_do_not_disturb_the_fit(name, tmp_p
     np.testing.assert_allclose(far.predict_proba(masked), probs, atol=1e-6)
     calibrator.to_onnx(tmp_path / "head.onnx")
     np.testing.assert_allclose(calibrator.to_torch()(tensor(masked)).numpy(), probs, atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [-2e3, -1e6, -1e9])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_masks_that_are_finite_do_not_disturb_any_fit(name, value):
+    (logits, labels), (others, wanted) = (draw_calibrated(2000, 10, seed=seed) for seed in (0, 1))
+    fitted = BY_NAME[name]().fit(mask(2 * logits, labels, value), labels)
+    found = nll(fitted.predict_proba(mask(2 * others, wanted, value)), wanted)
+    assert found < nll(softmax(mask(others, wanted), axis=1), wanted) + 0.04
 
 
 def tensor(array):
