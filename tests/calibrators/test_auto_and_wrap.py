@@ -149,6 +149,19 @@ def test_a_mixture_of_useless_scores_is_nearly_uniform():
     assert mean_nll(AutoCalibrator().fit(logits, labels), logits, labels) < np.log(4) + 0.01
 
 
+@pytest.mark.parametrize("scoring", ["nll", "brier"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_many_candidates_may_share_the_weight(masked, scoring):
+    """Each of 120 equal candidates has a weight below 1 %."""
+    logits, labels = draw_calibrated(400, 4)
+    if masked:
+        logits[labels != 3, 3] = -np.inf
+    auto = AutoCalibrator(candidates=[TemperatureScaling()] * 120, cv=2, scoring=scoring).fit(3 * logits, labels)
+    assert auto.weights_.sum() == pytest.approx(1)
+    alone = TemperatureScaling().fit(3 * logits, labels).predict_proba(3 * logits)
+    np.testing.assert_allclose(auto.predict_proba(3 * logits), alone, atol=0.02)
+
+
 @pytest.mark.parametrize("combine", ["mixture", "select"])
 def test_brier_scores_are_not_worse_than_those_of_temperature_scaling(combine):
     logits, labels = draw_focal(4000, 5, gamma=3.0, temperature=1.5)
