@@ -62,6 +62,19 @@ def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
     assert [result["index"] for result in auto.results_ if result["chosen"]] == [auto.best_index_]
 
 
+def test_effective_parameters_decide_and_not_all_numbers():
+    """A matrix under a strong penalty has fewer effective parameters than a vector under a weak one."""
+    logits, labels = draw_calibrated(300, 6, seed=1)
+    auto = AutoCalibrator(candidates=[VectorScaling(), MatrixScaling()], combine="select").fit(2 * logits, labels)
+    vector, matrix = auto.results_
+    assert [vector["name"], matrix["name"]] == ["VectorScaling", "MatrixScaling"]
+    assert matrix["behind"] < matrix["error"]
+    assert matrix["parameters"] < vector["parameters"]
+    assert auto.candidates_[1].n_parameters_ > auto.candidates_[0].n_parameters_
+    assert matrix["chosen"]
+    assert isinstance(auto.members_[0], MatrixScaling)
+
+
 def test_two_classes_have_their_own_candidates():
     logits, labels = draw_calibrated(400, 2)
     for scores in (logits, logits[:, 1] - logits[:, 0]):

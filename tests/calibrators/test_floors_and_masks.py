@@ -45,6 +45,19 @@ def test_exact_zeros_do_not_depend_on_the_dtype(votes, name):
     assert nll(double, wanted) < 0.5
 
 
+@pytest.mark.parametrize("combine", ["mixture", "select"])
+def test_auto_calibrates_votes(votes, combine):
+    (probs, labels), (others, wanted) = votes
+    auto = AutoCalibrator(input="probs", combine=combine).fit(probs, labels)
+    temperature = TemperatureScaling(input="probs").fit(probs, labels)
+    found = auto.predict_proba(others)
+    assert found.min() > 0
+    assert nll(found, wanted) < nll(temperature.predict_proba(others), wanted) + 0.02
+    for member in auto.members_:
+        assert getattr(member, "floor_", auto.floor_) == auto.floor_
+    assert len(auto.members_) == 1 or combine == "mixture"
+
+
 def test_temperature_scaling_of_votes_is_better_than_with_tiny_numbers(votes):
     (probs, labels), (others, wanted) = votes
     fitted = TemperatureScaling(input="probs").fit(probs, labels)
