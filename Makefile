@@ -144,6 +144,8 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/calibration_tests.py --jobs $(JOBS) $(if $(DATA),--data $(DATA)/logits) \
 		--out benchmarks/results/calibration_tests.md
 	$(BIN)/python benchmarks/joint_test_bound.py --out benchmarks/results/joint_test_bound.md
+	$(BIN)/python benchmarks/choice_p_values.py --out benchmarks/results/choice_p_values.md
+	$(if $(DATA),$(BIN)/python benchmarks/histogram_methods.py $(DATA)/logits --out benchmarks/results/histogram_methods.md)
 	$(BIN)/python benchmarks/token_intervals.py --out benchmarks/results/token_intervals.md
 	$(BIN)/python benchmarks/detection_intervals.py --out benchmarks/results/detection_intervals.md
 	$(BIN)/python benchmarks/segmentation_intervals.py --out benchmarks/results/segmentation_intervals.md

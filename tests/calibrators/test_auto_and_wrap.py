@@ -62,6 +62,19 @@ def test_the_simplest_sufficient_calibrator_is_chosen(scale, chosen):
     assert [result["index"] for result in auto.results_ if result["chosen"]] == [auto.best_index_]
 
 
+def test_effective_parameters_decide_and_not_all_numbers():
+    """A matrix under a strong penalty has fewer effective parameters than a vector under a weak one."""
+    logits, labels = draw_calibrated(300, 6, seed=1)
+    auto = AutoCalibrator(candidates=[VectorScaling(), MatrixScaling()], combine="select").fit(2 * logits, labels)
+    vector, matrix = auto.results_
+    assert [vector["name"], matrix["name"]] == ["VectorScaling", "MatrixScaling"]
+    assert matrix["behind"] < matrix["error"]
+    assert matrix["parameters"] < vector["parameters"]
+    assert auto.candidates_[1].n_parameters_ > auto.candidates_[0].n_parameters_
+    assert matrix["chosen"]
+    assert isinstance(auto.members_[0], MatrixScaling)
+
+
 def test_two_classes_have_their_own_candidates():
     logits, labels = draw_calibrated(400, 2)
     for scores in (logits, logits[:, 1] - logits[:, 0]):
@@ -147,6 +160,19 @@ def test_a_mixture_of_useless_scores_is_nearly_uniform():
     rng = np.random.default_rng(0)
     logits, labels = 5 * rng.standard_normal((500, 4)), rng.integers(0, 4, 500)
     assert mean_nll(AutoCalibrator().fit(logits, labels), logits, labels) < np.log(4) + 0.01
+
+
+@pytest.mark.parametrize("scoring", ["nll", "brier"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_many_candidates_may_share_the_weight(masked, scoring):
+    """Each of 120 equal candidates has a weight below 1 %."""
+    logits, labels = draw_calibrated(400, 4)
+    if masked:
+        logits[labels != 3, 3] = -np.inf
+    auto = AutoCalibrator(candidates=[TemperatureScaling()] * 120, cv=2, scoring=scoring).fit(3 * logits, labels)
+    assert auto.weights_.sum() == pytest.approx(1)
+    alone = TemperatureScaling().fit(3 * logits, labels).predict_proba(3 * logits)
+    np.testing.assert_allclose(auto.predict_proba(3 * logits), alone, atol=0.02)
 
 
 @pytest.mark.parametrize("combine", ["mixture", "select"])

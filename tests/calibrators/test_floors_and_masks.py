@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labeled_logits import draw_calibrated
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
@@ -42,6 +43,19 @@ def test_exact_zeros_do_not_depend_on_the_dtype(votes, name):
     by_order = name in ("isotonic", "histogram", "quadratic", "venn-abers")  # rounding separates some equal scores
     assert nll(double, wanted) == pytest.approx(nll(single, wanted), rel=0.05 if by_order else 1e-4)
     assert nll(double, wanted) < 0.5
+
+
+@pytest.mark.parametrize("combine", ["mixture", "select"])
+def test_auto_calibrates_votes(votes, combine):
+    (probs, labels), (others, wanted) = votes
+    auto = AutoCalibrator(input="probs", combine=combine).fit(probs, labels)
+    temperature = TemperatureScaling(input="probs").fit(probs, labels)
+    found = auto.predict_proba(others)
+    assert found.min() > 0
+    assert nll(found, wanted) < nll(temperature.predict_proba(others), wanted) + 0.02
+    for member in auto.members_:
+        assert getattr(member, "floor_", auto.floor_) == auto.floor_
+    assert len(auto.members_) == 1 or combine == "mixture"
 
 
 def test_temperature_scaling_of_votes_is_better_than_with_tiny_numbers(votes):
@@ -128,6 +142,15 @@ def test_masked_classes_get_probability_0_and_do_not_disturb_the_fit(name, tmp_p
     np.testing.assert_allclose(far.predict_proba(masked), probs, atol=1e-6)
     calibrator.to_onnx(tmp_path / "head.onnx")
     np.testing.assert_allclose(calibrator.to_torch()(tensor(masked)).numpy(), probs, atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [-2e3, -1e6, -1e9])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_masks_that_are_finite_do_not_disturb_any_fit(name, value):
+    (logits, labels), (others, wanted) = (draw_calibrated(2000, 10, seed=seed) for seed in (0, 1))
+    fitted = BY_NAME[name]().fit(mask(2 * logits, labels, value), labels)
+    found = nll(fitted.predict_proba(mask(2 * others, wanted, value)), wanted)
+    assert found < nll(softmax(mask(others, wanted), axis=1), wanted) + 0.04
 
 
 def tensor(array):

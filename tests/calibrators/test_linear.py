@@ -69,7 +69,7 @@ def test_the_penalty_is_the_best_of_a_cross_validated_path(calibrator):
     scores = []
     for penalty in PENALTIES[: len(fitted.penalty_scores_)]:
         parts = [
-            (mean_nll(_refit(calibrator, penalty, fitted, logits[rows], labels[rows]), logits[held], labels[held]))
+            mean_nll(_refit(calibrator, penalty, logits[rows], labels[rows]), logits[held], labels[held])
             for rows, held in KFold(5, shuffle=True, random_state=0).split(logits)
         ]
         scores.append(np.mean(parts))
@@ -92,11 +92,9 @@ def test_of_equal_scores_the_stronger_penalty_is_taken_with_its_fits():
     assert np.abs(problem.fit(PENALTIES[-1], tolerance=1e-10).correction.factors - expected.factors).max() > 0.05
 
 
-def _refit(calibrator, penalty, chosen, logits, labels):
-    """Fit with a given penalty; two folds suffice to choose the base, which is here the same."""
-    found = clone(calibrator).set_params(penalty=float(penalty), cv=5).fit(logits, labels)
-    assert (found.gamma_ == 0) or abs(found.gamma_) < 1 or chosen.gamma_ != 0
-    return found
+def _refit(calibrator, penalty, logits, labels):
+    """Fit with a given penalty. The base may differ a little from that of all rows, which the tolerance allows."""
+    return clone(calibrator).set_params(penalty=float(penalty)).fit(logits, labels)
 
 
 @pytest.mark.parametrize("calibrator", LINEAR)

@@ -122,6 +122,17 @@ def test_torch_module_gives_the_same_numbers(name):
     assert type(calibrator).__name__ in repr(module)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")  # a FutureWarning since PyTorch 2.15
+@every
+def test_torch_module_is_traced(name):
+    """The trace holds for other rows and other numbers of rows."""
+    calibrator, logits = fit_shipped(name)
+    module = calibrator.to_torch()
+    rows = torch.tensor(logits)
+    traced = torch.jit.trace(module, rows[:7])
+    torch.testing.assert_close(traced(rows), module(rows))
+
+
 @every
 def test_torch_module_of_images(name):
     """Classes on axis 1, as networks of images have them."""

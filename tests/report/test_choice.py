@@ -14,9 +14,9 @@ from refocal.report import build_table, calibrate, render_page
 from refocal.report.choice import Choice, CrossValidated
 from refocal.report.cross_fitting import cross_calibrate
 
-GIVEN = CrossValidated("given", "As given", 0.42, 0.008, 0.01, 0)
-PLATT = CrossValidated("platt", "Platt scaling", 0.413, 0.001, 0.002, 2)
-BETA = CrossValidated("beta", "Beta calibration", 0.412, 0.0, 0.0, 3)
+GIVEN = CrossValidated("given", "As given", 0.42, 0.008, 0.01, 0, 0.212)
+PLATT = CrossValidated("platt", "Platt scaling", 0.413, 0.001, 0.002, 2, 0.309)
+BETA = CrossValidated("beta", "Beta calibration", 0.412, 0.0, 0.0, 3, 1.0)
 
 # P(y = 1) by log-odds s, of which each method is the simplest that fits
 TRUTHS = {
@@ -49,6 +49,9 @@ def test_each_method_is_chosen_where_it_is_right(truth, columns):
     assert sorted(method.name for method in choice.methods) == sorted(names)
     nlls = [method.nll for method in choice.methods]
     assert nlls == sorted(nlls)
+    assert choice.best.p_value == 1
+    assert all(method.p_value > 0.15 for method in choice.methods if method.behind <= method.error)
+    assert all(method.p_value < 0.16 for method in choice.methods if method.behind > method.error)
     eligible = [method for method in choice.methods if method.behind <= method.error]
     assert choice.chosen.parameters == min(method.parameters for method in eligible)
 
@@ -73,14 +76,14 @@ def test_more_classes_keep_their_candidates():
             (BETA, PLATT, GIVEN),
             PLATT,
             "Platt scaling was chosen: its cross-validated NLL is within one standard error of the lowest (beta "
-            "calibration, 0.4120; difference 0.0010 ± 0.0020), and of such methods it has the fewest parameters "
-            "(2 instead of 3).",
+            "calibration, 0.4120; difference 0.0010 ± 0.0020, p = 0.309), and of such methods it has the fewest "
+            "parameters (2 instead of 3).",
         ),
         (
             (BETA, PLATT, GIVEN),
             GIVEN,
             "The scores as given were kept: their cross-validated NLL is within one standard error of the lowest (beta "
-            "calibration, 0.4120; difference 0.0080 ± 0.0100), and they need no fit.",
+            "calibration, 0.4120; difference 0.0080 ± 0.0100, p = 0.212), and they need no fit.",
         ),
         (
             (BETA, PLATT),
@@ -89,14 +92,14 @@ def test_more_classes_keep_their_candidates():
             "0.0010 ± 0.0020 higher), and no method with fewer parameters is within one standard error.",
         ),
         (
-            (CrossValidated("given", "As given", 0.41, 0.0, 0.0, 0), PLATT),
-            CrossValidated("given", "As given", 0.41, 0.0, 0.0, 0),
+            (CrossValidated("given", "As given", 0.41, 0.0, 0.0, 0, 1.0), PLATT),
+            CrossValidated("given", "As given", 0.41, 0.0, 0.0, 0, 1.0),
             "The scores as given were kept: they have the lowest cross-validated NLL (0.4100; next, Platt scaling, "
             "0.0010 ± 0.0020 higher), and they need no fit.",
         ),
         (
-            (BETA, CrossValidated("posterior", "Closed-form posterior", 0.412, 1e-6, 2e-6, 0)),
-            CrossValidated("posterior", "Closed-form posterior", 0.412, 1e-6, 2e-6, 0),
+            (BETA, CrossValidated("posterior", "Closed-form posterior", 0.412, 1e-6, 2e-6, 0, None)),
+            CrossValidated("posterior", "Closed-form posterior", 0.412, 1e-6, 2e-6, 0, None),
             "Closed-form posterior was chosen: its cross-validated NLL is within one standard error of the lowest "
             "(beta calibration, 0.4120; difference less than 0.0001), and it needs no fit.",
         ),
@@ -138,6 +141,6 @@ def test_a_method_that_the_caller_named_has_no_rule():
 
 
 def test_a_small_difference_above_its_standard_error_is_written_out():
-    best = CrossValidated("focal-temperature", "Focal temperature scaling", 0.4748, 0.0, 0.0, 2)
-    near = CrossValidated("temperature", "Temperature scaling", 0.47485, 5e-5, 3e-5, 1)
+    best = CrossValidated("focal-temperature", "Focal temperature scaling", 0.4748, 0.0, 0.0, 2, 1.0)
+    near = CrossValidated("temperature", "Temperature scaling", 0.47485, 5e-5, 3e-5, 1, 0.048)
     assert "next, temperature scaling, 5.0e−05 ± 3.0e−05 higher" in Choice((best, near), best).rule

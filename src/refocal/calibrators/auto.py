@@ -134,10 +134,12 @@ class AutoCalibrator(Calibrator):
             uniform_ / K. It is 0 with "select", and if logits were masked.
         best_index_: Index of the candidate that the one-standard-error rule takes; a mixture comes after all others.
         results_: One dict for each candidate, and for the mixture, best first: name, index among the candidates, mean
-            score, difference from the best score, the standard error of that difference and its p-value (is the best
-            better?), effective number of parameters, weight in the mixture, and whether the one-standard-error rule
-            takes it. The mixture counts the parameters of its members, and their weights. Its score comes from weights
-            that were fitted without the scored fold.
+            score, difference from the best score, the standard error of that difference and its one-sided p-value,
+            effective number of parameters, weight in the mixture, and whether the one-standard-error rule takes it. The
+            mixture counts the parameters of its members, and their weights. Its score comes from weights that were
+            fitted without the scored fold. The p-value is that of a paired test, with two errors. It is too small
+            because the best of several was chosen, and too large because needless parameters cost the best score
+            something. Of true temperature scaling, p <= 0.05 was seen in 0 to 9 % of simulated data sets.
 
     Example:
         >>> import numpy as np

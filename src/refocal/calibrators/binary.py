@@ -16,9 +16,12 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_binary
+from refocal.calibrators.fit.temperature_likelihood import Scales
 from refocal.calibrators.tables import remove_rounding
 from refocal.maps.heads import logistic_head, quadratic_features, quadratic_head
 from refocal.maps.simplex import log_p_and_q, split_logits
+
+_FAR = 10.0  # spreads of the logits; fits count log-odds farther from 0 as this far. Those of networks reach about 4.
 
 
 @final
@@ -31,7 +34,8 @@ class PlattScaling(Calibrator):
     probability. With two classes this is the probability of the second class. With more, each class has its own a and
     b, and the probabilities are scaled to sum to 1. Labels are smoothed as Platt proposed, to (n + 1) / (n + 2) and
     1 / (m + 2) for n samples of the class and m others. This keeps a and b finite for separable data and missing
-    classes.
+    classes. The fit counts log-odds beyond ±10 spreads as ±10 spreads, so that a row that is far off and masks such as
+    -1e9 change little. A spread is the median distance of a logit from the largest of its row, and at least 1.
 
     Args:
         input: "logits" or "probs"; None for logits that do not look like probabilities.
@@ -80,7 +84,7 @@ class BetaCalibration(Calibrator):
     Choose it for two classes, in particular if the scores are probabilities already.
 
     The map is sigmoid(a log p - b log(1 - p) + c) with a, b >= 0, where p is the softmax probability of a class. Two
-    classes, more classes, and smoothed labels are treated as in `PlattScaling`.
+    classes, more classes, smoothed labels, and huge log-odds are treated as in `PlattScaling`.
 
     Args:
         input: "logits" or "probs"; None for logits that do not look like probabilities.
@@ -133,9 +137,9 @@ class QuadraticScaling(Calibrator):
 
     The map is sigmoid(g(s)) of the log-odds s = log(p / (1 - p)), where g is the most likely quadratic polynomial that
     does not decrease in the range of the fitted scores. Scores outside count as the nearest end of that range. The
-    range reaches from the lowest to the highest score, but at most one mean gap between scores beyond the second lowest
-    and the second highest. So probabilities of exactly 0 or 1, whose log-odds are huge, do not stretch it. Two classes,
-    more classes, and smoothed labels are treated as in `PlattScaling`.
+    range reaches from the lowest to the highest score, but the two extreme scores count at most one mean gap beyond
+    their neighbors. So probabilities of exactly 0 or 1, whose log-odds are huge, do not stretch it. Two classes, more
+    classes, smoothed labels, and huge log-odds are treated as in `PlattScaling`.
 
     Args:
         input: "logits" or "probs"; None for logits that do not look like probabilities.
@@ -190,8 +194,12 @@ def _fit_classes(fit_class: FitClass, logits: np.ndarray, labels: np.ndarray, we
 
     `fit_class` takes log p and log(1 - p) of the class, whether the label is the class, and the weights, all (N,).
     """
-    split = split_logits(logits.astype(np.float64, copy=False), temperature=1.0, xp=np)
-    log_p, log_q = log_p_and_q(split, xp=np)
+    logits = logits.astype(np.float64, copy=False)
+    log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=np), xp=np)
+    # A smoothed label is never 0 or 1. So log-odds of a million cost much even if they are right, and the fit would
+    # flatten the map for all other rows. Log-odds of up to 10 belong to ordinary probabilities, whatever the spread.
+    far = _FAR * max(1.0, Scales.measure(logits, logits.max(axis=1)).spread)
+    log_p, log_q = np.maximum(log_p, -far), np.maximum(log_q, -far)
     columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
     return np.array([fit_class(log_p[:, k], log_q[:, k], labels == k, weights) for k in columns]).T
 

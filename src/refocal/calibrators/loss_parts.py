@@ -66,7 +66,9 @@ def refinement(
     the validation logits of each epoch, and keep the epoch with the lowest refinement.
 
     Each calibrator is fitted to all folds but one and scored on that one. The refinement is the lowest mean loss of
-    these, or that of the scores as given if no calibrator lowers it.
+    these, or that of the scores as given if no calibrator lowers it. The lowest of several means is slightly too low,
+    because it was chosen by the same rows. This matters for few samples of two classes, where three calibrators are
+    tried.
 
     Args:
         scores: Logits or probabilities (N, K), or one column for two classes; see `Calibrator`.

@@ -132,7 +132,7 @@ class HistogramBinning(Calibrator):
             classes, that of the second class) and scales them to sum to 1. Many classes then share a bin and are tied,
             and predictions are lost: on networks of 100 classes up to 32 percentage points of accuracy. None for
             "one_vs_rest" with two classes and "top_label" with more.
-        bins: Number of bins, 1 to 1,000,000.
+        bins: Number of bins, at least 1.
         input: "logits" or "probs"; None for logits that do not look like probabilities.
         classes: Labels of the columns, see `Calibrator`.
 

@@ -11,9 +11,8 @@ import numpy as np
 from refocal.calibrators.fit.structured import Correction, Solution, Structured
 from refocal.calibrators.folded import FoldedLogits
 
-PENALTIES: np.ndarray = np.array(
-    [64.0, 16.0, 4.0, 1.0, 0.25]
-)  # from strong to weak, so that each fit starts from the last
+# From strong to weak, so that each fit starts from the last.
+PENALTIES: np.ndarray = np.array([64.0, 16.0, 4.0, 1.0, 0.25])
 
 # How much the summed NLL may exceed its minimum: in the fits that are compared, a share of its noise, which grows with
 # the root of the number of parameters; in the last fit, a share of the error of each parameter, or only rounding errors

@@ -100,7 +100,7 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         0.9
 
     Reference: Vovk, Gammerman and Shafer (2005); "lac": Sadinle, Lei and Wasserman (2019); "aps": Romano, Sesia and
-    Candes (2020); "raps": Angelopoulos, Bates, Jordan and Malik (2021).
+    Candès (2020); "raps": Angelopoulos, Bates, Jordan and Malik (2021).
     """
 
     calibrator_: Calibrator

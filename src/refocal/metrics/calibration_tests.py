@@ -101,7 +101,7 @@ def calibration_test(
         >>> found.p_value < 0.01, found.parts.frequencies < 0.01
         (True, True)
 
-    Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
+    Reference: Bröcker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
     Cox: Two further applications of a model for binary regression. Biometrika 45, 1958. Liu, Xie: Cauchy combination
     test. J. Am. Stat. Assoc. 115, 2020.
     """

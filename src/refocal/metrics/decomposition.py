@@ -60,7 +60,7 @@ def brier_decomposition(
         >>> [round(part, 4) for part in parts]
         [0.2533, 0.0867, 0.1667, 0.2222, 0.0556]
 
-    Reference: Brocker: Reliability, sufficiency, and the decomposition of proper scores. 2009; Dimitriadis, Gneiting,
+    Reference: Bröcker: Reliability, sufficiency, and the decomposition of proper scores. 2009; Dimitriadis, Gneiting,
         Jordan: Stable reliability diagrams for probabilistic classifiers. PNAS 2021.
     """
     sample = read(scores, labels, sample_weight, input=input, task=task, ignore_index=ignore_index)

@@ -71,7 +71,7 @@ def reliability_diagram(
         >>> diagram.accuracy.tolist(), bool(diagram.high[0] < 0.5)
         ([0.5, 0.5], True)
 
-    Reference: Brocker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
+    Reference: Bröcker, Smith: Increasing the reliability of reliability diagrams. Weather and Forecasting 22, 2007.
     """
     level = _check.share(level, "level")
     _check.count(bins, "bins")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from refocal.report.verdict import say_p_value
 from refocal.report.words import GIVEN, format_number, lower_title
 
 _CROSS_VALIDATED = "cross-validated NLL"
@@ -23,6 +24,7 @@ class CrossValidated:
         behind: How much higher that is than the lowest.
         error: Standard error of this difference.
         parameters: Number of effective parameters.
+        p_value: One-sided p-value of `behind`, see `AutoCalibrator.results_`. None if the rows were also fitted to.
     """
 
     name: str
@@ -31,6 +33,7 @@ class CrossValidated:
     behind: float
     error: float
     parameters: float
+    p_value: float | None
 
     @property
     def phrase(self) -> str:
@@ -68,6 +71,7 @@ class Choice:
                 behind=result["behind"],
                 error=result["error"],
                 parameters=result["parameters"],
+                p_value=result["p_value"],
             )
             for result in results
         ]
@@ -84,8 +88,8 @@ class Choice:
         """One sentence: what was chosen, to what it was preferred, and why.
 
         Example:
-            >>> first = CrossValidated("beta", "Beta calibration", 0.412, 0.0, 0.0, 3)
-            >>> second = CrossValidated("platt", "Platt scaling", 0.413, 0.001, 0.002, 2)
+            >>> first = CrossValidated("beta", "Beta calibration", 0.412, 0.0, 0.0, 3, 1.0)
+            >>> second = CrossValidated("platt", "Platt scaling", 0.413, 0.001, 0.002, 2, 0.309)
             >>> Choice((first, second), first).rule[:66]
             'Beta calibration was chosen: it has the lowest cross-validated NLL'
         """
@@ -96,6 +100,8 @@ class Choice:
         if chosen != best:
             reason = f"{its} {self.score} is within one standard error of the lowest"
             beside = f"{best.phrase}, {format_number(best.nll)}; difference {_difference(chosen)}"
+            if chosen.p_value is not None:
+                beside += f", {say_p_value(chosen.p_value)}"
             fewest = (
                 f"of such methods {it} {has} the fewest parameters ({chosen.parameters:.0f} instead of "
                 f"{best.parameters:.0f})"

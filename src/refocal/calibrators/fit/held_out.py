@@ -105,16 +105,16 @@ def mix(
 
     Returns:
         The weights of the candidates, summing to 1, and the share of the uniform distribution. Candidates with a weight
-        below 1 % are left out.
+        below 1 % are left out, unless no candidate has more.
     """
     parts = list(candidates)
     if least_uniform:
         parts.append(_make_uniform(candidates[0], classes))
-    members = np.arange(len(parts))
-    weights = _fit_weights([parts[index] for index in members], share, scoring)
-    members = members[(weights >= _LEAST_WEIGHT) & (members < len(candidates)) | (members == len(candidates))]
-    if members[0] == len(candidates):  # nothing beats the uniform distribution: keep the best candidate beside it
-        members = np.append(np.argmax(weights[: len(candidates)]), members)
+    weights = _fit_weights(parts, share, scoring)
+    # The heaviest candidate stays even if its weight is small: many candidates may share the weight, or nothing may
+    # beat the uniform distribution, which always stays.
+    least = min(_LEAST_WEIGHT, weights[: len(candidates)].max())
+    members = np.flatnonzero((weights >= least) | (np.arange(len(parts)) == len(candidates)))
     fitted = np.zeros(len(candidates) + 1)
     fitted[members] = _fit_weights([parts[index] for index in members], share, scoring)
     uniform = max(least_uniform, float(fitted[-1]))

@@ -1,7 +1,7 @@
 """Binary logistic regression and mixture weights, for the outputs of a network.
 
-All objectives are convex. `scipy.optimize` is imported inside
-functions, because its import takes longer than that of the rest of the package.
+All objectives are convex. `scipy.optimize` is imported inside functions, because its import takes longer than that of
+the rest of the package.
 """
 
 from __future__ import annotations
