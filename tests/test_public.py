@@ -104,7 +104,7 @@ ROOMS = {
     | {"refocal.calibrators", "refocal.conformal", "refocal.report", "refocal"}
     | BASE,
     "scale": {"numpy", "ray", "sklearn", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
-    | {"refocal.predictions", "refocal.report", "refocal.scale"}
+    | {"refocal._program", "refocal.predictions", "refocal.report", "refocal.scale"}
     | BASE,
     "segmentation": {"numpy", "scipy", "sklearn", "rich", "refocal.stats", "refocal.metrics", "refocal.calibrators"}
     | {"refocal.report", "refocal.scale", "refocal.segmentation"}

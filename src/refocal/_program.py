@@ -8,10 +8,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130  # the exit status
 _PATIENCE = 5.0  # seconds, after which another Ctrl-C ends the process at once
+_handler: Callable[[int, FrameType | None], None] | None = None  # of Ctrl-C, if this process runs a program
 
 
 def start(name: str, package: str) -> int:
@@ -35,8 +38,26 @@ def start(name: str, package: str) -> int:
     return status
 
 
+@contextmanager
+def killed_by_interrupts() -> Iterator[None]:
+    """Let Ctrl-C end the program at once, during calls that wait in C++ and hold the interpreter.
+
+    There, a handler in Python would not run before the call returns. Programs of others keep their handlers.
+    """
+    is_ours = _handler is not None and signal.getsignal(signal.SIGINT) is _handler
+    if not is_ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _handler)
+
+
 def _count_interrupts(name: str) -> None:
     """Let the first Ctrl-C interrupt the work, and ignore further ones during the cleanup."""
+    global _handler  # noqa: PLW0603 a state of the whole process
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # background jobs ignore it
         return
@@ -51,4 +72,5 @@ def _count_interrupts(name: str) -> None:
             os.write(2, f"{name}: interrupted\n".encode())
             os._exit(INTERRUPTED)
 
+    _handler = handle
     signal.signal(signal.SIGINT, handle)

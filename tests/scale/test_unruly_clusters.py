@@ -128,6 +128,36 @@ def stopped_raylet():
         os.kill(raylet.process.pid, signal.SIGCONT)
 
 
+CONNECTING = """
+import pathlib, signal, sys
+import ray
+from refocal import _program
+
+connecting, connect = pathlib.Path(sys.argv.pop(1)), ray.init
+
+def init(**settings):
+    connecting.touch()
+    return connect(**settings)
+
+ray.init = init
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(_program.start("refocal", "refocal.cli"))
+"""
+
+
+def test_an_interrupt_ends_a_command_that_waits_for_a_stopped_raylet(tmp_path, files, launch):
+    connecting, address = tmp_path / "connecting", ray.get_runtime_context().gcs_address
+    words = ["evaluate", files[0], "--address", address]
+    with stopped_raylet():
+        process = launch([sys.executable, "-c", CONNECTING, *map(str, (connecting, *words))], stderr=subprocess.DEVNULL)
+        while not connecting.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(2)  # until Ray waits in C++
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=240) == -signal.SIGINT  # and not the status with which Ray ends it
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, begin, interrupted):
     process = begin(tmp_path, "goes on", files[0])

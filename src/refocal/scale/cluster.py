@@ -10,6 +10,8 @@ import threading
 import time
 from typing import Any
 
+from refocal._program import killed_by_interrupts
+
 RETRIES = 3  # of a task whose worker dies
 abandoned = False
 _SECONDS_TO_ANSWER = 5.0
@@ -33,7 +35,9 @@ def connect(address: str | None) -> None:
     if address not in (None, "auto", "local"):
         _knock(address)
     try:
-        ray.init(address=address or "auto", **quiet)
+        # Ray waits half a minute for a raylet that is stopped, and then ends the process.
+        with killed_by_interrupts():
+            ray.init(address=address or "auto", **quiet)
     except (ConnectionError, ray.exceptions.AuthenticationError) as error:
         if address is None and isinstance(error, ConnectionError):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
