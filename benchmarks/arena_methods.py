@@ -37,8 +37,9 @@ UNSEEN = (
 )
 TENTH = (
     "AutoCalibrator misses the goal of a tenth of the time of sms for every number of classes, and the goal is out of "
-    "reach. A tenth of sms at 100 classes is about 23 ms: four or five evaluations of the likelihood of matrix scaling "
-    "and its gradient. Five folds with several penalties need a few hundred."
+    "reach. A tenth of sms at 2 classes is about 1 ms, the time of a single fit of temperature scaling; five folds of "
+    "seven candidates need 35 fits. At 100 classes it is about 23 ms, four or five evaluations of the likelihood of "
+    "matrix scaling and its gradient; five folds with several penalties need a few hundred."
 )
 
 

@@ -43,10 +43,10 @@ def count_wins(results: list[Numbers], method: str, other: str) -> str:
     return "–" if method == other or not len(pairs) else f"{np.sum(pairs[:, 0] < pairs[:, 1])} of {len(pairs)}"
 
 
-def count_beyond_noise(results: list[Numbers], method: str, other: str, sign: int) -> str:
+def count_beyond_noise(results: list[Numbers], method: str, other: str, sign: int, score: str = "log_loss") -> str:
     """Count mean paired differences, times the sign, that are above two standard errors and not negligible."""
     pairs = [
-        numbers["methods"][method]["against"][other]
+        numbers["methods"][method]["against"][other][score]
         for numbers in results
         if other in numbers["methods"].get(method, {}).get("against", {})
     ]
@@ -81,6 +81,21 @@ def quality_rows(results: list[Numbers], methods: list[str]) -> list[str]:
         cells += [count_beyond_noise(results, method, other, sign) for other in (REFERENCE, RIVAL) for sign in (-1, 1)]
         cells += [average(common, method, measure) for measure in ("brier", "ece", "accuracy")]
         rows.append(f"| {method} | {' | '.join(cells)} |")
+    return rows
+
+
+def brier_rows(families: dict[str, list[Numbers]], methods: list[str]) -> list[str]:
+    """For each family, how often a method has a lower Brier score than the reference, and how often beyond noise."""
+    rows = []
+    for method in methods:
+        cells = []
+        for results in families.values():
+            pairs = [numbers["methods"].get(method, {}).get("against", {}).get(REFERENCE) for numbers in results]
+            away = [pair["brier"][0] for pair in pairs if pair is not None]
+            better, worse = (count_beyond_noise(results, method, REFERENCE, sign, "brier") for sign in (-1, 1))
+            cells.append(f"{sum(each < 0 for each in away)} of {len(away)} ({better}, {worse})" if away else "–")
+        if method != REFERENCE:
+            rows.append(f"| {method} | {' | '.join(cells)} |")
     return rows
 
 
@@ -182,6 +197,17 @@ def render(results: dict[str, Numbers], jobs: int) -> str:
                 "|---|---|---|---|---|---|---|---|---|---|---|---|",
                 *quality_rows(part, methods),
             ]
+    present = {family: part for family, part in families.items() if part}
+    lines += [
+        "",
+        f"## Brier score against {REFERENCE}",
+        "",
+        "Experiments with a strictly lower Brier score; in parentheses those that are better, and worse, beyond noise.",
+        "",
+        f"| method | {' | '.join(present)} |",
+        f"|---|{'---|' * len(present)}",
+        *brier_rows(present, methods),
+    ]
     ranges = (f"{low}" if low == high else f"{low} to {high}" for low, high in CLASS_GROUPS[:-1])
     heading = f"| method | {' | '.join(f'median, {each} classes' for each in ranges)} | median, more classes |"
     times = time_rows(list(results.values()), methods)

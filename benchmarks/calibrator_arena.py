@@ -39,26 +39,31 @@ def score_rows(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return log_scores(np.maximum(probs, FLOOR), labels)
 
 
+def score_brier(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The Brier score of each row (N,), summed over classes."""
+    return np.sum((probs - np.eye(probs.shape[1])[labels]) ** 2, axis=1)
+
+
 def measure(probs: np.ndarray, labels: np.ndarray) -> Numbers:
     """Measure predictions for the test part."""
     top = probs.argmax(axis=1)
     bins = equal_mass_bins(probs.max(axis=1).astype(np.float64), top == labels, bins=15)
     return {
         "log_loss": float(np.mean(score_rows(probs, labels))),
-        "brier": float(np.mean(np.sum((probs - np.eye(probs.shape[1])[labels]) ** 2, axis=1))),
+        "brier": float(np.mean(score_brier(probs, labels))),
         "ece": float(bins.expected_calibration_error),
         "accuracy": float(np.mean(top == labels)),
     }
 
 
 def compare(rows: np.ndarray, others: np.ndarray) -> list[float]:
-    """The mean of the paired differences of two methods' log losses, and its standard error."""
+    """The mean of the paired differences of two methods' scores of the same rows, and its standard error."""
     away = rows - others
     return [float(np.mean(away)), float(np.std(away, ddof=1) / np.sqrt(len(away)))]
 
 
-def run_method(method: Method, experiment: Experiment) -> tuple[Numbers, np.ndarray | None]:
-    """Fit a method and measure it; the log losses of the rows are None if it fails."""
+def run_method(method: Method, experiment: Experiment) -> tuple[Numbers, dict[str, np.ndarray]]:
+    """Fit a method and measure it; the scores of the rows, by name, are empty if it fails."""
     cal, test = (method.convert(x, experiment.input) for x in (experiment.scores_cal, experiment.scores_test))
     try:
         calibrator = method.make(experiment.input, experiment.classes)
@@ -67,15 +72,16 @@ def run_method(method: Method, experiment: Experiment) -> tuple[Numbers, np.ndar
         seconds = time.perf_counter() - start
         probs = np.asarray(calibrator.predict_proba(test), dtype=np.float64)
         if not np.all(np.isfinite(probs)):
-            return {"error": "probabilities are not finite"}, None
+            return {"error": "probabilities are not finite"}, {}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}, None
+        return {"error": f"{type(error).__name__}: {error}"}, {}
     numbers = measure(probs, experiment.labels_test) | {"seconds": seconds}
     members = getattr(calibrator, "members_", [])  # of refocal's automatic calibrator
     best = members[0] if len(members) == 1 else None
     if best is not None:
         numbers["chosen"] = type(best).__name__
-    return numbers, score_rows(probs, experiment.labels_test)
+    labels = experiment.labels_test
+    return numbers, {"log_loss": score_rows(probs, labels), "brier": score_brier(probs, labels)}
 
 
 def run_experiment(path: Path, names: list[str]) -> tuple[str, Numbers]:
@@ -83,13 +89,17 @@ def run_experiment(path: Path, names: list[str]) -> tuple[str, Numbers]:
     experiment = load(path)
     methods = {name: METHODS[name] for name in names if METHODS[name].takes(experiment.classes)}
     found: dict[str, Numbers] = {}
-    rows: dict[str, np.ndarray] = {}
+    rows: dict[str, dict[str, np.ndarray]] = {}
     for name, method in methods.items():
-        found[name], losses = run_method(method, experiment)
-        if losses is not None:
-            rows[name] = losses
-    for name, losses in rows.items():
-        found[name]["against"] = {other: compare(losses, rows[other]) for other in (REFERENCE, RIVAL) if other in rows}
+        found[name], scores = run_method(method, experiment)
+        if scores:
+            rows[name] = scores
+    for name, scores in rows.items():
+        found[name]["against"] = {
+            other: {score: compare(values, rows[other][score]) for score, values in scores.items()}
+            for other in (REFERENCE, RIVAL)
+            if other in rows
+        }
     about = {
         "family": experiment.family,
         "input": experiment.input,

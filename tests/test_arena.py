@@ -72,9 +72,12 @@ def test_numbers_are_those_of_the_test_part(tmp_path):
     assert found["temperature"]["log_loss"] == pytest.approx(losses[0].mean(), rel=1e-9)
     away = losses[1] - losses[0]
     error = away.std(ddof=1) / np.sqrt(len(away))
-    assert found["none"]["against"]["temperature"] == pytest.approx([away.mean(), error], rel=1e-9)
+    against = found["none"]["against"]["temperature"]
+    assert against["log_loss"] == pytest.approx([away.mean(), error], rel=1e-9)
     truth = (np.arange(3) == made.labels_test[:, None]).astype(float)
-    assert found["none"]["brier"] == pytest.approx(((plain - truth) ** 2).sum() / len(plain), rel=1e-9)
+    brier, other = (((p - truth) ** 2).sum() / len(plain) for p in (plain, probs))
+    assert found["none"]["brier"] == pytest.approx(brier, rel=1e-9)
+    assert against["brier"][0] == pytest.approx(brier - other, rel=1e-6)
     assert found["none"]["accuracy"] == np.mean(made.scores_test.argmax(axis=1) == made.labels_test)
 
 
@@ -87,7 +90,7 @@ def test_a_fit_that_fails_is_recorded_and_loses():
     made = make_experiment(np.random.default_rng(3), "zoo--a", "zoo")
     numbers, rows = arena.run_method(methods.Method("refocal", lambda *_: 1 / 0), made)
     assert numbers == {"error": "ZeroDivisionError: division by zero"}
-    assert rows is None
+    assert rows == {}
     results = [{"methods": {"a": numbers, "b": {"log_loss": 9.0}}}, {"methods": {"a": {"log_loss": 1.0}, "b": numbers}}]
     assert tables.count_wins(results, "a", "b") == "1 of 2"
     assert tables.without_failures(results) == []
@@ -95,8 +98,15 @@ def test_a_fit_that_fails_is_recorded_and_loses():
 
 def test_differences_within_noise_or_of_rounding_are_not_counted():
     pairs = [[0.3, 0.1], [-0.3, 0.1], [0.1, 0.1], [1e-9, 1e-12]]
-    results = [{"methods": {"a": {"against": {"b": pair}}}} for pair in pairs]
+    results = [{"methods": {"a": {"against": {"b": {"log_loss": pair}}}}} for pair in pairs]
     assert [tables.count_beyond_noise(results, "a", "b", sign) for sign in (1, -1)] == ["1", "1"]
+
+
+def test_brier_scores_are_compared_by_family():
+    pairs = [[-0.3, 0.1], [-0.1, 0.1], [0.3, 0.1]]
+    results = [{"methods": {"a": {"against": {tables.REFERENCE: {"brier": pair}}}}} for pair in pairs]
+    rows = tables.brier_rows({"zoo": results, "network": [{"methods": {}}]}, [tables.REFERENCE, "a"])
+    assert rows == ["| a | 2 of 3 (1, 1) | – |"]
 
 
 def test_runs_are_merged_by_experiment_and_method(tmp_path):
