@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import refocal
+from refocal import _program
 from refocal.predictions import Predictions
 
 
@@ -96,3 +98,30 @@ def test_a_background_job_of_a_script_goes_on_after_ctrl_c(tmp_path):
     finally:
         signal.signal(signal.SIGINT, before)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_hidden_cursor_is_shown_before_interrupts_may_kill(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def handle(_number, _frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handle)
+    monkeypatch.setattr(_program, "_handler", handle)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    try:
+        with _program.killed_by_interrupts():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+            assert sys.stderr.getvalue() == "\x1b[?25h"
+        assert signal.getsignal(signal.SIGINT) is handle
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_programs_of_others_keep_their_handler():
+    before = signal.getsignal(signal.SIGINT)
+    with _program.killed_by_interrupts():
+        assert signal.getsignal(signal.SIGINT) is before

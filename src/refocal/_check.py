@@ -42,7 +42,7 @@ def floating(array: Any, name: str) -> tuple[Namespace, Any]:
 
 
 def unmasked(array: Any, name: str) -> Any:
-    """Reject NumPy masked arrays, alone or in a list: their mask would be lost, and masked values would be used."""
+    """Reject NumPy masked arrays, alone or as rows of a list: masked values would be used like all others."""
     parts = array if isinstance(array, list | tuple) else [array]
     if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         msg = f"{name} must not be a masked array: leave out the masked rows, or fill them with .filled(value)"

@@ -14,6 +14,7 @@ from types import FrameType
 
 INTERRUPTED = 130  # the exit status
 _PATIENCE = 5.0  # seconds, after which another Ctrl-C ends the process at once
+_SHOW_CURSOR = "\x1b[?25h"
 _handler: Callable[[int, FrameType | None], None] | None = None  # of Ctrl-C, if this process runs a program
 
 
@@ -48,6 +49,9 @@ def killed_by_interrupts() -> Iterator[None]:
     if not is_ours or threading.current_thread() is not threading.main_thread():
         yield
         return
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        sys.stderr.write(_SHOW_CURSOR)  # a progress display hides it, and would not show it again
+        sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield

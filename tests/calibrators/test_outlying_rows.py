@@ -7,7 +7,15 @@ import pytest
 from labeled_logits import draw_calibrated, mean_nll
 from scipy.special import expit, log_softmax
 
-from refocal.calibrators import BY_NAME, AutoCalibrator, EnsembleTemperatureScaling, binary
+from refocal.calibrators import (
+    BY_NAME,
+    AutoCalibrator,
+    BetaCalibration,
+    EnsembleTemperatureScaling,
+    PlattScaling,
+    QuadraticScaling,
+    binary,
+)
 
 
 def draw_with_one_far_off(size, *, rows=2000, dtype=np.float64):
@@ -92,3 +100,17 @@ def test_auto_gives_the_row_to_its_uniform_part(size):
     logits, labels = draw_with_one_far_off(size)
     fitted = AutoCalibrator().fit(logits, labels)
     assert mean_nll(fitted, logits[1:], labels[1:]) < nll_of(log_softmax(logits[1:] / 2, axis=1), labels[1:]) + 0.02
+
+
+@pytest.mark.parametrize("kind", [PlattScaling, BetaCalibration, QuadraticScaling])
+def test_far_rows_count_by_their_weights_and_not_by_their_place(kind):
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.standard_normal((700, 4))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    logits[0] = [1e6, 0, 0, 0]
+    weights, order = rng.integers(1, 4, len(logits)), rng.permutation(len(logits))
+    fitted = kind().fit(logits, labels, weights)
+    repeated = kind().fit(np.repeat(logits, weights, axis=0), np.repeat(labels, weights))
+    permuted = kind().fit(logits[order], labels[order], weights[order])
+    for other in (repeated, permuted):
+        np.testing.assert_allclose(other.predict_proba(logits), fitted.predict_proba(logits), atol=1e-6)

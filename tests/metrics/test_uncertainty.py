@@ -213,6 +213,19 @@ def test_brier_part_intervals_cover(part, slope, repeats, least):
     assert hits >= least
 
 
+@pytest.mark.parametrize("count", [1, 10, 1000, 5000])
+@pytest.mark.parametrize("classes", [1, 3])
+def test_separable_data_have_no_refinement(count, classes):
+    """Nor have they errors that could be relative to it."""
+    rng = np.random.default_rng(0)
+    probs = rng.random(count) if classes == 1 else rng.dirichlet(np.ones(classes), count)
+    labels = (probs > 0.5).astype(int) if classes == 1 else probs.argmax(axis=1)
+    settings = {"task": "binary" if classes == 1 else "multiclass", "part": "refinement", "resamples": 200}
+    value, low, high = metrics.interval(metrics.brier_decomposition, probs, labels, **settings)
+    assert low <= value + 1e-6
+    assert high < max(0.01, 3 * value)
+
+
 @pytest.mark.parametrize(
     ("task", "spread", "most"), [("binary", 0.02, 0.25), ("binary", 2.0, 0.25), ("multiclass", 2.0, 2 / 3)]
 )

@@ -34,7 +34,7 @@ class Change:
 def test_evaluate_with_a_sample(tmp_path):
     write(tmp_path / "a.npz")
     change = Change("measuring", lambda: write(tmp_path / "a.npz", seed=1))
-    with pytest.raises(RuntimeError, match=r"a\.npz changed while it was read: try again when it is complete"):
+    with pytest.raises(RuntimeError, match=r"a\.npz changed during this run: try again when it is complete"):
         scale.evaluate(tmp_path / "a.npz", sample=1000, progress=change)
     assert change.done
 
@@ -45,7 +45,7 @@ def test_the_grid_of_probabilities(tmp_path):
     calibrator = FocalTemperatureScaling(
         input="probs", search="grid", gamma_grid=[0.0, 1.0], temperature_grid=[1.0, 2.0]
     )
-    with pytest.raises(RuntimeError, match=r"a\.npz changed while it was read"):
+    with pytest.raises(RuntimeError, match=r"a\.npz changed during this run"):
         scale.calibrate(calibrator, tmp_path / "a.npz", progress=change)
     assert change.done
 
@@ -78,7 +78,7 @@ def test_commands_that_read_block_by_block(folder, monkeypatch, capsys, words, w
     shown, said = capsys.readouterr()
     assert change.done
     assert (status, shown) == (1, "")
-    assert said.endswith("a.npz changed while it was read: try again when it is complete\n")
+    assert said.endswith("a.npz changed during this run: try again when it is complete\n")
 
 
 @pytest.mark.parametrize("changed", ["val.npz", "test.npz"])
@@ -92,5 +92,5 @@ def test_images(folder, monkeypatch, capsys, changed):
 
     monkeypatch.setattr(Tracker, "step", step)
     words = ("calibrate", "val.npz", "--test", "test.npz", *GIVEN, "--save", "cal.json")
-    reject(capsys, f"{changed} changed while it was read", *words)
+    reject(capsys, f"{changed} changed during this run", *words)
     assert not (folder / "cal.json").exists()

@@ -73,7 +73,7 @@ def test_a_file_that_changes_between_two_passes_is_noticed(tmp_path):
     sharper = predictions(2000, 1)
     sharper = Predictions(9 * sharper.scores, input="logits", labels=sharper.labels)
     progress = change_before_the_second_pass(lambda: sharper.write(tmp_path / "1.npz", overwrite=True))
-    with pytest.raises(RuntimeError, match=r"1\.npz changed while it was read"):
+    with pytest.raises(RuntimeError, match=r"1\.npz changed during this run"):
         scale.calibrate(TemperatureScaling(), tmp_path / "*.npz", progress=progress)
 
 

@@ -137,9 +137,9 @@ class AutoCalibrator(Calibrator):
             score, difference from the best score, the standard error of that difference and its one-sided p-value,
             effective number of parameters, weight in the mixture, and whether the one-standard-error rule takes it. The
             mixture counts the parameters of its members, and their weights. Its score comes from weights that were
-            fitted without the scored fold. The p-value is that of a paired test, with two errors. It is too small
-            because the best of several was chosen, and too large because needless parameters cost the best score
-            something. Of true temperature scaling, p <= 0.05 was seen in 0 to 9 % of simulated data sets.
+            fitted without the scored fold. The p-value is that of a paired test and has two biases. Choosing the best
+            of several makes it too small; needless parameters, which worsen the best score, make it too large. In
+            simulations with true temperature scaling, p <= 0.05 occurred in 0 to 9 % of data sets.
 
     Example:
         >>> import numpy as np

@@ -18,6 +18,7 @@ from refocal import _check, _image_checks
 from refocal._arrays import map_row_blocks, namespace
 from refocal._check import Input
 from refocal._containers import column_names, float_limits, is_frame, to_array, to_numpy
+from refocal._extras import require
 from refocal._probability_look import TO_SAY, optional_input_word, resolve_input
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.conversion import check_probs, scores_to_logits
@@ -172,6 +173,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
         Args:
             axis: The axis of the classes: 1 for images (N, K, H, W).
         """
+        require("torch", extra="torch", user="to_torch")
         from refocal.calibrators.torch_export import to_torch
 
         check_is_fitted(self)
@@ -184,6 +186,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):
             path: The file to write. Its folder must exist.
             overwrite: Whether to replace an existing file; if False, one raises FileExistsError.
         """
+        require("onnx", extra="onnx", user="to_onnx")
         from refocal.calibrators.onnx_export import to_onnx
 
         check_is_fitted(self)

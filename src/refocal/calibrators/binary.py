@@ -16,7 +16,7 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_binary
-from refocal.calibrators.fit.temperature_likelihood import Scales
+from refocal.calibrators.fit.temperature_likelihood import MASKED
 from refocal.calibrators.tables import remove_rounding
 from refocal.maps.heads import logistic_head, quadratic_features, quadratic_head
 from refocal.maps.simplex import log_p_and_q, split_logits
@@ -189,6 +189,28 @@ class QuadraticScaling(Calibrator):
 FitClass = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]
 
 
+def _find_spread(logits: np.ndarray, weights: np.ndarray | None) -> float:
+    """The median distance of a logit from the largest of its row, masked classes aside; 0 if every row is constant.
+
+    Unlike `Scales`, it takes all rows with their weights: the fit depends on it, so it must not depend on the order of
+    the rows, and whole weights must count repetitions.
+    """
+    weights = np.ones(len(logits)) if weights is None else weights
+    with np.errstate(over="ignore"):
+        distances = logits.max(axis=1, keepdims=True) - logits
+    distances[~(distances > 0)] = np.inf  # the top class and its equals
+    leads = distances.min(axis=1)
+    distinct = np.isfinite(leads) & (weights > 0)
+    if not distinct.any():
+        return 0.0
+    near = distances <= MASKED * _median(leads[distinct], weights[distinct])
+    return _median(distances[near], np.broadcast_to(weights[:, None], distances.shape)[near])
+
+
+def _median(values: np.ndarray, weights: np.ndarray) -> float:
+    return float(np.quantile(values, 0.5, weights=weights, method="inverted_cdf"))
+
+
 def _fit_classes(fit_class: FitClass, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     """Fit the second of two classes, or each of more; the coefficients are (d, classes).
 
@@ -198,7 +220,7 @@ def _fit_classes(fit_class: FitClass, logits: np.ndarray, labels: np.ndarray, we
     log_p, log_q = log_p_and_q(split_logits(logits, temperature=1.0, xp=np), xp=np)
     # A smoothed label is never 0 or 1. So log-odds of a million cost much even if they are right, and the fit would
     # flatten the map for all other rows. Log-odds of up to 10 belong to ordinary probabilities, whatever the spread.
-    far = _FAR * max(1.0, Scales.measure(logits, logits.max(axis=1)).spread)
+    far = _FAR * max(1.0, _find_spread(logits, weights))
     log_p, log_q = np.maximum(log_p, -far), np.maximum(log_q, -far)
     columns = [1] if logits.shape[1] == 2 else range(logits.shape[1])
     return np.array([fit_class(log_p[:, k], log_q[:, k], labels == k, weights) for k in columns]).T

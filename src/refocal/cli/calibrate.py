@@ -189,21 +189,22 @@ def _run_blocks(options: Namespace, val: Source, test: Source | None, settings: 
     default = read_default("refocal.report.cross_fitting:cross_calibrate", "seed")
     seed = default if options.seed is None else options.seed
     engine = engine_settings(options)
-    reader = _open_val(options, val, test)
     files = find_files([*val.files, *([] if test is None else test.files)])
-    with track() as progress, unchanged(files), open_engine(**engine, progress=progress.show_files) as running:
-        fitted, measured, protocol = _divide(options, running, reader, val, test, seed=seed)
-        multilabel.check_loss(options, fitted.reader.form.columns)
-        selection, report = select_and_report(
-            running,
-            fitted,
-            measured,
-            settings,
-            most_rows=memory.choose_sample(options, fitted.reader.form.classes),
-            seed=seed,
-            source=(test or val).name,
-            progress=progress.step,
-        )
+    with unchanged(files):
+        reader = _open_val(options, val, test)
+        with track() as progress, open_engine(**engine, progress=progress.show_files) as running:
+            fitted, measured, protocol = _divide(options, running, reader, val, test, seed=seed)
+            multilabel.check_loss(options, fitted.reader.form.columns)
+            selection, report = select_and_report(
+                running,
+                fitted,
+                measured,
+                settings,
+                most_rows=memory.choose_sample(options, fitted.reader.form.classes),
+                seed=seed,
+                source=(test or val).name,
+                progress=progress.step,
+            )
     show_written(options, selection, replace(report, protocol=" ".join(filter(None, (protocol, report.protocol)))))
 
 

@@ -174,11 +174,11 @@ def _measure_blocks(options: Namespace, source: Source, progress: Tracker) -> It
 
     files = find_files(source.files)
     columns = inputs.choose_columns(options)
-    form = require_form(files, columns)
-    reader = RowReader(form)  # rejects multi-label files before an engine starts
     engine: dict[str, Any] = {**engine_settings(options), "progress": progress.show_files}
     names = {options.split: source.name}
     with unchanged(files):
+        form = require_form(files, columns)
+        reader = RowReader(form)  # rejects multi-label files before an engine starts
         if options.split is None and form.split:
             with open_engine(**engine) as running:
                 splits = find_splits(running, files, reader)

@@ -6,6 +6,7 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refocal.cli import multilabel
@@ -76,13 +77,14 @@ def evaluate(options: Namespace) -> None:
     from refocal import segmentation
     from refocal.cli.output import check_outputs, show
     from refocal.cli.progress import track
+    from refocal.scale.parts import unchanged
     from refocal.segmentation.table import build_tables
 
     sources = find_sources(options, options.files)
     check_outputs(options, [file for source in sources for file in source.files], allowed=_SUFFIXES)
-    opened = [_open(options, source) for source in sources]
     tables, contents = [], []
-    with track() as progress:
+    with track() as progress, unchanged(Path(file) for source in sources for file in source.files):
+        opened = [_open(options, source) for source in sources]
         for source, images in zip(sources, opened, strict=True):
             calibration = segmentation.SegmentationCalibration(
                 max(2, images.channels), input=images.input, **_layout(options)
@@ -103,29 +105,15 @@ def calibrate(options: Namespace, settings: dict[str, Any], *, share: float) -> 
     from refocal import _check, segmentation
     from refocal.cli.output import check_outputs, show, show_line
     from refocal.cli.progress import track
-    from refocal.report.cross_fitting import hold_out
     from refocal.scale.parts import unchanged
     from refocal.segmentation.selection import METHODS
 
     _check.one_of(settings.get("method", METHODS[0]), "for images, --method", METHODS)
     val, test = find_source([options.val]), None if options.test is None else find_source([options.test])
     check_outputs(options, [*val.files, *([] if test is None else test.files)], allowed=_SUFFIXES)
-    fitted, protocol = _open(options, val), ""
-    multilabel.check_loss(options, fitted.channels)
-    if test is None:
-        rows = hold_out(fitted.count, share, unit="images", **given(options, "seed"))
-        fitted, measured, protocol = fitted.take(rows.fitted), fitted.take(rows.measured), rows.protocol
-    else:
-        measured = _open(options, test)
-        if {*map(os.path.realpath, val.files)} & {*map(os.path.realpath, test.files)}:
-            msg = f"{val.name} cannot be both fitted to and measured on: give other test images, or leave out --test"
-            raise ValueError(msg)
-        fitted.check_same(measured)
-    if options.out and len({file.shape[1:] for file in measured.files}) > 1:
-        msg = f"--out needs images of one size, but those of {(test or val).name} differ: leave it out, and use apply"
-        raise ValueError(msg)
     with track() as progress:
-        with unchanged(file.path for file in (*fitted.files, *measured.files)):
+        with unchanged(Path(file) for file in (*val.files, *([] if test is None else test.files))):
+            fitted, measured, protocol = _open_both(options, val, test, share=share)
             with fitted.naming():
                 selection = segmentation.calibrate(
                     fitted, input=fitted.input, progress=progress.step, **_layout(options), **settings
@@ -146,6 +134,29 @@ def calibrate(options: Namespace, settings: dict[str, Any], *, share: float) -> 
     if not options.json:
         for what, where in written.items():
             show_line(f"{what}: {where}")
+
+
+def _open_both(
+    options: Namespace, val: Source, test: Source | None, *, share: float
+) -> tuple[ImageBatches, ImageBatches, str]:
+    """Open the images to fit to and those to measure on; and say so if they were held out."""
+    from refocal.report.cross_fitting import hold_out
+
+    fitted, protocol = _open(options, val), ""
+    multilabel.check_loss(options, fitted.channels)
+    if test is None:
+        rows = hold_out(fitted.count, share, unit="images", **given(options, "seed"))
+        fitted, measured, protocol = fitted.take(rows.fitted), fitted.take(rows.measured), rows.protocol
+    else:
+        measured = _open(options, test)
+        if {*map(os.path.realpath, val.files)} & {*map(os.path.realpath, test.files)}:
+            msg = f"{val.name} cannot be both fitted to and measured on: give other test images, or leave out --test"
+            raise ValueError(msg)
+        fitted.check_same(measured)
+    if options.out and len({file.shape[1:] for file in measured.files}) > 1:
+        msg = f"--out needs images of one size, but those of {(test or val).name} differ: leave it out, and use apply"
+        raise ValueError(msg)
+    return fitted, measured, protocol
 
 
 def apply(options: Namespace) -> None:

@@ -113,7 +113,7 @@ class AdaFocal(GammaPolicy):
         if not probs.is_floating_point():
             msg = f"probs must have a floating-point dtype, got {probs.dtype}"
             raise TypeError(msg)
-        if labels.is_floating_point() or labels.is_complex():
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
             msg = f"labels must be class indices of an integer dtype, got {labels.dtype}"
             raise TypeError(msg)
         counted = labels != ignore_index

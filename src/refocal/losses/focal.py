@@ -190,8 +190,8 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, sp
     # 4. Rows without gaps, and a weight of the loss's type and of one dimension.
     dtype, rows = loss_dtype(logits, target, weight), to_rows(logits, target)
     weight = None if weight is None else weight.flatten().to(dtype)
-    # 5. A kernel on these rows; on a CPU one pass; else the plain formula. Step 2 cannot copy tensors whose layout no
-    #    kernel supports: nobody knew whether they fit together, nor the rows of an unusual shape or type.
+    # 5. A kernel on these rows; on a CPU one pass; else the plain formula. Step 2 comes before the checks, so
+    #    it must not copy tensors whose layout no kernel supports.
     if dispatch.supports_focal(rows.logits, rows.target, weight, spec):
         loss = dispatch.focal_loss(rows.logits.contiguous(), rows.target.contiguous(), weight, spec)
         if loss is not None:

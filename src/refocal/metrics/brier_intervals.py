@@ -35,7 +35,7 @@ _Column = tuple[np.ndarray, Events]  # the rows of a class, and its events
 
 _CELLS = 1 << 11  # for all classes together, but at least 16 per class
 _CHUNK_ELEMENTS = 1 << 20
-_ROUNDING = 1e-12  # a refinement up to this size is rounding error
+_SMALLEST_SHARE = 1e-6  # of the largest refinement; a smaller one is rounding error, as of separable data
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class BrierPartMethod:
         value, errors = request.value(scores), self._errors(resamples)
         quantiles = np.quantile(errors, [(1 + level) / 2, (1 - level) / 2])
         mean = float(np.mean(errors))
-        center = value - mean
-        if self.part == "refinement" and center > _ROUNDING:
+        center, most = value - mean, resamples.largest_refinement
+        if self.part == "refinement" and min(value, center) > _SMALLEST_SHARE * most:
             # Errors of a mean variance grow with it. Their ratio to the truth varies less than they do.
-            ratios, most = 1 + (quantiles - mean) / center, resamples.largest_refinement
+            ratios = 1 + (quantiles - mean) / center
             low, high = (min(most, center / ratio) if ratio > 0 else most for ratio in ratios)
         else:
             low, high = np.maximum(0.0, value - quantiles)
@@ -159,13 +159,13 @@ class BrierResamples(NamedTuple):
         return np.concatenate(result, axis=-1) - self.truth(t, parts)[..., None]
 
     def errors(self) -> np.ndarray:
-        """The differences of simulated parts from the true ones, at the most likely t, (5, R)."""
+        """The differences of simulated parts from the true ones, at the t that matches the observed ones, (5, R)."""
 
         def is_large(t: float) -> bool:
             return bool(np.mean(self.simulate(t, calibration_part)) >= self.value)
 
-        likeliest = 0.0 if is_large(0.0) else bisect(is_large, 1.0, halvings=6)
-        return self.simulate(likeliest, brier_parts) - self.truth(likeliest, brier_parts)[:, None]
+        matched = 0.0 if is_large(0.0) else bisect(is_large, 1.0, halvings=6)
+        return self.simulate(matched, brier_parts) - self.truth(matched, brier_parts)[:, None]
 
     def _move(self, t: float) -> np.ndarray:
         return self.places + t * (self.fitted - self.places)

@@ -43,8 +43,8 @@ def interval(
       alone usually makes it, its upper limit is that of a typical one. The bins stay those of the sample; debias=True
       changes only the value. The limits of the unbiased kernel error are squares and are not negative.
     - `brier_decomposition`: the same for "calibration". "refinement", "uncertainty" and "resolution": a bootstrap of
-      recalibrated predictions, which shows how far an estimate is from the truth, overfitting included. It needs about
-      20 rows or more.
+      recalibrated predictions, which shows how far an estimate is from the truth, overfitting included. For the
+      refinement, these errors are relative. It needs about 100 rows or more.
     - `auroc`, `aurc`: percentiles of a bootstrap.
 
     Args:

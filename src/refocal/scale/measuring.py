@@ -108,15 +108,16 @@ def evaluate(
         check_calibrator(calibrator)
     size = None if sample is None else _check.count(sample, "sample")
     files = find_files(paths)
-    rows = RowReader(require_form(files, columns), split=split, finite=calibrator is not None)
     if source is None:
         names = [paths] if isinstance(paths, str | os.PathLike) else paths
         source = " ".join(os.fspath(name) for name in names)
-    with unchanged(files), open_engine(engine, address, progress) as running:
-        sums = sum_up(running, files, rows, [] if calibrator is None else [calibrator])
-        if size is None:
-            return _report_sums(sums, calibrator, rows.form, source)
-        drawn = draw_sample(running, files, rows, size=size, of=sums.rows, seed=seed)
+    with unchanged(files):
+        rows = RowReader(require_form(files, columns), split=split, finite=calibrator is not None)
+        with open_engine(engine, address, progress) as running:
+            sums = sum_up(running, files, rows, [] if calibrator is None else [calibrator])
+            if size is None:
+                return _report_sums(sums, calibrator, rows.form, source)
+            drawn = draw_sample(running, files, rows, size=size, of=sums.rows, seed=seed)
     from refocal.report.selection import Selection
 
     return report_sample(

@@ -190,7 +190,7 @@ class File(NamedTuple):
     def check(self) -> None:
         """Raise if the file has changed since its stamp was taken."""
         if self.stamp not in (None, Stamp.of(self.path)):
-            msg = f"{self.path} changed while it was read: try again when it is complete"
+            msg = f"{self.path} changed during this run: try again when it is complete"
             raise RuntimeError(msg)
 
 

@@ -191,7 +191,7 @@ def _choose(candidates: Sequence[Candidate], batches: Batches, **layout: Any) ->
     counts = pixels[counted] * (pixels.sum() / np.square(pixels).sum())
     parameters = [each.calibrator.n_parameters_ for each in candidates]
     results = compare(np.minimum(means, _MOST_NLL), counts, np.array(parameters))
-    # The p-values would be those of held-out images.
+    # No p-values: the scores are those of the fitted images.
     results = [{**each, "parameters": float(parameters[each["index"]]), "p_value": None} for each in results]
     return Choice.of(results, [(each.name, each.title) for each in candidates], score="NLL on the fitted images")
 

@@ -1,4 +1,4 @@
-"""Comparisons and mixtures of candidates by their held-out scores."""
+"""Comparisons of candidates by their held-out scores."""
 
 from __future__ import annotations
 

@@ -105,15 +105,15 @@ def mix(
 
     Returns:
         The weights of the candidates, summing to 1, and the share of the uniform distribution. Candidates with a weight
-        below 1 % are left out, unless no candidate has more.
+        below 1 % are left out, unless no candidate has more: then those with less than half of the largest are.
     """
     parts = list(candidates)
     if least_uniform:
         parts.append(_make_uniform(candidates[0], classes))
     weights = _fit_weights(parts, share, scoring)
-    # The heaviest candidate stays even if its weight is small: many candidates may share the weight, or nothing may
-    # beat the uniform distribution, which always stays.
-    least = min(_LEAST_WEIGHT, weights[: len(candidates)].max())
+    # The heaviest candidates stay even if their weights are small: many may share the weight, or nothing may beat the
+    # uniform distribution, which always stays.
+    least = min(_LEAST_WEIGHT, weights[: len(candidates)].max() / 2)
     members = np.flatnonzero((weights >= least) | (np.arange(len(parts)) == len(candidates)))
     fitted = np.zeros(len(candidates) + 1)
     fitted[members] = _fit_weights([parts[index] for index in members], share, scoring)

@@ -22,7 +22,7 @@ _ROWS_FOR_SCALE = 256
 _VANISHING = -80.0  # 1 + e^-80 is 1, also in float64
 
 
-_MASKED = 1e4  # leads; classes farther below the top count as masked
+MASKED = 1e4  # leads; classes farther below the top count as masked
 _FAR_BELOW = 1e6  # spreads; logits farther below the top count as this far: e^-100 is 0 even for the least beta
 
 
@@ -57,7 +57,7 @@ class Scales(NamedTuple):
         if not len(leads):
             return cls(0.0, 0.0)
         lead = float(np.median(leads))
-        return cls(lead, float(np.median(distances[distances <= _MASKED * lead])))
+        return cls(lead, float(np.median(distances[distances <= MASKED * lead])))
 
 
 class LabeledLogits(NamedTuple):

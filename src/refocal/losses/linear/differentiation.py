@@ -144,7 +144,7 @@ class _OnceDifferentiated(torch.autograd.Function):
 
 
 def _scale(gradient: Tensor, incoming: Tensor) -> Tensor:
-    # What is traced or compiled is written in place by no kernel of ours. A batch of incoming gradients, which has no
+    # Our kernels do not write to traced or compiled tensors in place. A batch of incoming gradients, which has no
     # storage, does not fit into one gradient.
     if not (is_eager(incoming) and has_storage(incoming)):
         return gradient * incoming
