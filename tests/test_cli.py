@@ -249,7 +249,10 @@ def test_splits_of_one_file_and_methods(files, capsys):
         (["evaluate", "none.npz"], "^refocal: none.npz: No such file"),
         (["evaluate", "test.npz", "--split", "train"], "no rows of 'train'; the splits are 'test'"),
         (["evaluate", "unlabeled.npz"], "no labels"),
-        (["apply", "val.npz", "test.npz", "--out", "x.npz"], "not a calibrator file"),
+        (
+            ["apply", "test.npz", "cal.json", "--out", "x.npz"],
+            r"test.npz is not a calibrator file \(.json\): name the calibrator first, then the predictions",
+        ),
         (["apply", "cal.json", "probs.npz", "--out", "x.npz"], "takes logits, but probs.npz holds probs"),
         (["apply", "cal.json", "test.npz", "--out", "val.npz"], "val.npz exists"),
         (

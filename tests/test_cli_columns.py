@@ -86,6 +86,29 @@ def test_evaluate_says_what_it_guesses(suffix, capsys):
         assert (ece(shown) == pytest.approx(expected)) == (kind == "--prob")
 
 
+def test_scores_that_rank_the_classes_the_wrong_way_round(suffix, capsys):
+    probs, labels = draw()
+    found = ": the scores rank the classes the wrong way round (AUC 0."
+    remedy = "): if they are about the other class, name the labels in the other order with --classes\n"
+    words = np.where(labels, "bad", "good")  # in sorted order, bad is the first class
+    write_table(f"words.{suffix}", {"probs": probs, "label": words})
+    write_table(f"numbers.{suffix}", {"prob_0": probs, "prob_1": 1 - probs, "label": labels.astype(int)})
+    for name, order in (("words", "good,bad"), ("numbers", "1,0")):
+        for command in ("evaluate", "calibrate"):
+            _, said = run(capsys, command, f"{name}.{suffix}")
+            assert f"refocal: {name}.{suffix}{found}" in said
+            assert said.endswith(remedy)
+            assert run(capsys, command, f"{name}.{suffix}", "--classes", order)[1] == ""
+
+
+def test_scores_that_do_not_rank_the_classes(suffix, capsys):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=ROWS)
+    for number, (scores, truth) in enumerate([(rng.random(ROWS), labels), (np.full(ROWS, 0.5), labels)]):
+        write_table(f"{number}.{suffix}", {"probs": scores, "label": truth})
+        assert run(capsys, "evaluate", f"{number}.{suffix}")[1] == ""
+
+
 def test_what_is_missing_names_the_option(suffix, capsys):
     write_table(f"churn.{suffix}", churn())
     assert cli.main(["evaluate", f"churn.{suffix}", "--prob", "churn_probability"]) == 1

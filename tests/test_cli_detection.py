@@ -10,7 +10,7 @@ import pytest
 
 from drawn_boxes import draw_scored, write
 from refocal import cli, detection
-from refocal.calibrators import load
+from refocal.calibrators import TemperatureScaling, load
 
 GIVEN = ("--annotations", "truth.json")
 DETACHED = '{"gamma":2,"detached":true}'
@@ -134,6 +134,7 @@ def test_other_annotations_of_the_test_images(capsys):
         ("--prob does not work with the boxes", "apply cal.json boxes.json --out a.json --prob p"),
         ("--out must end in .json", "calibrate boxes.json --annotations truth.json --out a.csv"),
         ("--out must end in .json", "apply cal.json boxes.json --out a.npz"),
+        ("boxes.json is not a calibrator file", "apply boxes.json cal.json --out a.json"),
         ("apply takes one file of boxes, got 2", "apply cal.json boxes.json val.json --out a.json"),
         ("must not name another file", "calibrate boxes.json --annotations truth.json --out truth.json --force"),
         ("would take about", "evaluate boxes.json --annotations truth.json --memory 100K"),
@@ -148,6 +149,7 @@ def test_other_annotations_of_the_test_images(capsys):
     ],
 )  # fmt: skip
 def test_what_is_rejected(message, words, capsys):
+    TemperatureScaling().fit(np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), [0, 1, 1]).save("cal.json")
     reject(capsys, message, *words.split())
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from test_real_files import LABELS, PROBS, WORDS, read, save
 
-from refocal.predictions import ColumnChoice, Predictions, PredictionsError
+from refocal.predictions import ColumnChoice, Predictions, PredictionsError, PredictionsWarning
 
 NAMES = {".csv": "label", ".parquet": "label", ".npz": "labels"}
 
@@ -74,6 +74,53 @@ def test_words_tell_what_a_negative_column_is(path):
         "probability of the second class: prob_no; classes: yes, no",
     )
     assert (found.class_names, found.labels.tolist()) == (("yes", "no"), [1, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("column", "labels", "classes"),
+    [
+        ("default_probability", ("paid", "default"), ("paid", "default")),
+        ("churn_prob", ("stay", "churn"), ("stay", "churn")),
+        ("stay_prob", ("stay", "churn"), ("churn", "stay")),
+        ("prob_of_default", ("paid", "default"), ("paid", "default")),
+        ("p(Default)", ("Paid", "Default"), ("Paid", "Default")),
+        ("chargedOffProb", ("fully paid", "charged off"), ("fully paid", "charged off")),
+        ("negative review.probability", ("positive", "negative"), ("positive", "negative")),
+    ],
+)
+def test_the_name_of_a_column_tells_the_second_class(path, column, labels, classes):
+    save(path, {column: PROBS[:, 1], "label": [labels[each] for each in LABELS]})
+    hint = f"by the name of {column}; change it with --classes, in Python ColumnChoice(classes=...)"
+    found = read(path, f"classes: {', '.join(classes)} ({hint})", prob=column)
+    assert found.class_names == classes
+    assert found.labels.tolist() == [classes.index(labels[each]) for each in LABELS]
+    assert read(path, prob=column, classes=classes[::-1]).class_names == classes[::-1]
+
+
+@pytest.mark.parametrize(
+    ("column", "labels"),
+    [
+        ("default_or_paid_prob", ("default", "paid")),  # both
+        ("defaulting_prob", ("default", "paid")),  # no whole word
+        ("not_default_prob", ("default", "paid")),
+        ("no_show_prob", ("no", "yes")),  # the probability of yes
+        ("p_hat", ("e", "p")),  # the letter stands for the probability
+        ("p_hat", ("p", "q")),
+    ],
+)
+def test_a_name_that_does_not_tell_the_second_class(path, column, labels):
+    save(path, {column: PROBS[:, 1], "label": [labels[each] for each in LABELS]})
+    with pytest.warns(PredictionsWarning) as said:
+        found = Predictions.read(path, columns=ColumnChoice(prob=column))
+    assert "by the name" not in str(said[0].message)
+    assert (found.class_names, found.labels.tolist()) == (labels, LABELS)
+
+
+def test_a_name_does_not_order_two_columns(tmp_path):
+    words = np.array(["churn", "stay"])[LABELS]
+    path = save(tmp_path / "a.npz", {"churn_probs": PROBS, "labels": words})
+    with pytest.warns(PredictionsWarning, match="classes: churn, stay .in sorted order"):
+        assert Predictions.read(path, columns=ColumnChoice(prob="churn_probs")).class_names == ("churn", "stay")
 
 
 def test_a_column_of_one_class_says_its_label(path):

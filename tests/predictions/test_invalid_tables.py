@@ -36,7 +36,10 @@ LIST = 'logits,label\n"[1, 2, 3]",0\n'
         ("logit_1,label\n1,0\nNaN,0\n", r"logit_1, row 1 \(line 3\): must be finite, got nan"),
         ("logit_1,label\n1,0\n0,1.5\n", r"label, row 1 \(line 3\): must be a whole number from 0 to 1, got 1.5"),
         ("prob_0,prob_1\n1,0\n0.5,0.6\n", r"prob_\.\.\., row 1 \(line 3\): must sum to 1, got 1.1"),
-        ("prob_0,prob_1\n1,0\n-1,2\n", r"prob_0, row 1 \(line 3\): must be non-negative and not NaN, got -1"),
+        (
+            "prob_0,prob_1\n1,0\n-1,2\n",
+            r"prob_0, row 1 \(line 3\): must be .* not NaN, got -1.*; for logits, choose with --logit",
+        ),
         ("logit_1,weight\n1,0\n1,-1\n", r"weight, row 1 \(line 3\): must be non-negative and finite, got -1"),
         ('logit_1,split\n1,a\n1,""\n', r"split, row 1 \(line 3\): must be printable, nonempty text"),
         ('logit_1,split\n1,a\n1,"a\nb"\n', r"split, row 1 \(line 3\): must be printable, nonempty text"),

@@ -68,7 +68,10 @@ def test_one_class_needs_the_task():
             {"scores": 2 * PROBS, "labels": LABELS},
             r"probs, class 0, row 0: must lie in \[0, 1\] \(are these logits or percentages\?\), got 1.5",
         ),
-        ({"scores": -PROBS, "labels": LABELS}, "must be non-negative and not NaN"),
+        (
+            {"scores": -PROBS, "labels": LABELS},
+            "must be non-negative and not NaN, got -0.75; for logits, pass input='logits'$",
+        ),
         (
             {"scores": np.where(PROBS > 0, 1, -np.inf), "input": "logits", "labels": LABELS},
             "logits, class 2, row 2: must be finite",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from refocal.cli import detections, segmentation
 from refocal.cli.options import (
@@ -15,6 +16,9 @@ from refocal.cli.options import (
     add_force,
     add_memory,
 )
+
+if TYPE_CHECKING:
+    from refocal.calibrators import Calibrator
 
 _EXAMPLES = """\
 refocal apply cal.json new.parquet --out probs.parquet
@@ -46,18 +50,18 @@ def add_parser(commands: Commands) -> None:
 
 def run(options: Namespace) -> None:
     """Calibrate one file into a file, or many into a folder."""
-    from refocal.calibrators import load
     from refocal.cli.data_sets import is_data_set
     from refocal.cli.inputs import choose_columns
     from refocal.cli.output import SUFFIXES, check_outputs, show
     from refocal.cli.progress import track
     from refocal.scale.application import calibrate_file
 
+    calibrator = _load_calibrator(options.calibrator)
     if detections.are_boxes(options.files):
-        detections.apply(options)
+        detections.apply(options, calibrator)
         return
     if segmentation.are_asked_for(options, options.files):
-        segmentation.apply(options)
+        segmentation.apply(options, calibrator)
         return
     names_file = Path(options.out).suffix in SUFFIXES["out"]
     is_folder = Path(options.out).is_dir() and not names_file
@@ -65,12 +69,12 @@ def run(options: Namespace) -> None:
         if names_file:
             msg = f"--out must be a folder for many files, got {options.out!r}"
             raise ValueError(msg)
-        _run_many(options)
+        _run_many(options, calibrator)
         return
     check_outputs(options, [options.calibrator, *options.files])
     with track() as progress:
         rows = calibrate_file(
-            load(options.calibrator),
+            calibrator,
             options.files[0],
             options.out,
             columns=choose_columns(options),
@@ -80,10 +84,20 @@ def run(options: Namespace) -> None:
     show(options, f"{rows:,} rows calibrated: {options.out}", {"rows": rows, "out": options.out})
 
 
-def _run_many(options: Namespace) -> None:
+def _load_calibrator(path: str) -> Calibrator:
+    """Load the calibrator before anything else, so that an error names it if the arguments are in the wrong order."""
+    from refocal.calibrators import load
+    from refocal.cli.output import SUFFIXES
+
+    if Path(path).suffix.lower() in SUFFIXES["out"]:
+        msg = f"{path} is not a calibrator file (.json): name the calibrator first, then the predictions"
+        raise ValueError(msg)
+    return load(path)
+
+
+def _run_many(options: Namespace, calibrator: Calibrator) -> None:
     """Calibrate files into a folder."""
     from refocal import scale
-    from refocal.calibrators import load
     from refocal.cli.data_sets import engine_settings
     from refocal.cli.inputs import choose_columns
     from refocal.cli.output import show
@@ -91,7 +105,7 @@ def _run_many(options: Namespace) -> None:
 
     with track() as progress:
         done = scale.apply(
-            load(options.calibrator),
+            calibrator,
             options.files,
             options.out,
             columns=choose_columns(options),

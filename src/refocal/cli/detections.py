@@ -13,6 +13,7 @@ from refocal.cli.data_sets import given
 from refocal.cli.options import add_option, list_named_columns
 
 if TYPE_CHECKING:
+    from refocal.calibrators import Calibrator
     from refocal.detection import Annotations, DetectionReport, Detections
 
 _PER_BYTE = 12  # bytes of memory per byte of JSON, measured and rounded up
@@ -145,10 +146,9 @@ def calibrate(options: Namespace, settings: dict[str, Any]) -> None:
             show_line(f"{what}: {where}")
 
 
-def apply(options: Namespace) -> None:
+def apply(options: Namespace, calibrator: Calibrator) -> None:
     """Calibrate the scores of boxes; annotations are not needed."""
     from refocal import detection
-    from refocal.calibrators import load
     from refocal.cli.output import check_outputs, show
 
     _reject_options(options)
@@ -158,7 +158,7 @@ def apply(options: Namespace) -> None:
     check_outputs(options, [options.calibrator, *options.files], allowed=_SUFFIXES)
     _check_memory(options, options.files)
     boxes = detection.Detections.read(options.files[0])
-    boxes.write(options.out, detection.apply(load(options.calibrator), boxes.scores), overwrite=options.force)
+    boxes.write(options.out, detection.apply(calibrator, boxes.scores), overwrite=options.force)
     show(options, f"{len(boxes):,} boxes calibrated: {options.out}", {"rows": len(boxes), "out": options.out})
 
 

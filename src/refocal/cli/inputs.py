@@ -13,12 +13,14 @@ import numpy as np
 
 from refocal.cli.data_sets import Source
 from refocal.cli.multilabel import reject_classes
+from refocal.cli.output import note
 from refocal.predictions import ColumnChoice, Predictions, PredictionsReader
 from refocal.predictions.errors import NoRowsError
 from refocal.predictions.names import describe_names, name_option
 from refocal.scale.parts import Form, check_finite, require_form
 
 _MOST_SPLITS = 20
+_CLEARLY = 0.025  # the upper 95% confidence limit of the AUC is then below one half
 
 
 def choose_columns(options: Namespace) -> ColumnChoice:
@@ -60,7 +62,28 @@ def read_source(
     if whole.labels is None:
         msg = f"{source.name} has no labels, which measuring and fitting need: name their column with --label"
         raise ValueError(msg)
+    _note_wrong_order(whole, source.name)
     return whole if split is None else whole.select(split)
+
+
+def _note_wrong_order(predictions: Predictions, name: str) -> None:
+    """Say so if scores of two classes rank them the wrong way round: the labels may be in the wrong order."""
+    if predictions.task != "binary":
+        return
+    from scipy.stats import mannwhitneyu
+
+    scores = predictions.scores.reshape(len(predictions), -1)
+    second = scores[:, -1] - scores[:, 0] if scores.shape[1] == 2 else scores[:, 0]
+    positive = np.asarray(predictions.labels) == 1
+    pairs = int(positive.sum()) * int((~positive).sum())
+    if pairs == 0 or second.min() == second.max():
+        return
+    test = mannwhitneyu(second[positive], second[~positive], alternative="less", method="asymptotic")
+    if test.pvalue < _CLEARLY:
+        note(
+            f"{name}: the scores rank the classes the wrong way round (AUC {test.statistic / pairs:.2f}): if they are "
+            "about the other class, name the labels in the other order with --classes"
+        )
 
 
 def _join_files(

@@ -159,9 +159,9 @@ def _open_both(
     return fitted, measured, protocol
 
 
-def apply(options: Namespace) -> None:
+def apply(options: Namespace, calibrator: Calibrator) -> None:
     """Calibrate the scores of images; labels are not needed, and are kept as they are."""
-    from refocal.calibrators import MultilabelCalibrator, load
+    from refocal.calibrators import MultilabelCalibrator
     from refocal.cli.output import check_outputs, show
     from refocal.cli.progress import track
     from refocal.scale.parts import check_match
@@ -171,7 +171,6 @@ def apply(options: Namespace) -> None:
         msg = f"apply takes one file of images, got {len(source.files)}"
         raise ValueError(msg)
     check_outputs(options, [options.calibrator, *source.files], allowed=_SUFFIXES)
-    calibrator = load(options.calibrator)
     if isinstance(calibrator, MultilabelCalibrator):
         msg = "the calibrator is for multi-label scores, but a pixel has one class: use another calibrator"
         raise ValueError(msg)

@@ -176,7 +176,8 @@ def _logits(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
 
 
 def _probs(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
-    _reject(~(matrix >= 0), matrix, "must be non-negative and not NaN", "probs", place)
+    hint = _check.FOR_LOGITS if place.path is None else f"for logits, choose with {name_option('logit')}"
+    _reject(~(matrix >= 0), matrix, "must be non-negative and not NaN", "probs", place, hint=f"; {hint}")
     if alone:
         _reject(matrix > 1, matrix, "must lie in [0, 1] (are these logits or percentages?)", "probs", place)
         return
@@ -190,10 +191,10 @@ def _probs(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
         raise place.error(message, column=place.name_scores("probs"), row=row)
 
 
-def _reject(bad: np.ndarray, matrix: np.ndarray, allowed: str, input: Input, place: Place) -> None:
+def _reject(bad: np.ndarray, matrix: np.ndarray, allowed: str, input: Input, place: Place, *, hint: str = "") -> None:
     if bad.any():
         row, index = (int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
-        message = f"{allowed}, got {matrix[row, index]}"
+        message = f"{allowed}, got {matrix[row, index]}{hint}"
         is_one_column = matrix.shape[1] == 1 and not place.columns  # a single column describes both classes
         raise place.error(message, column=place.name_scores(input, None if is_one_column else index), row=row)
 

@@ -23,6 +23,7 @@ from refocal.predictions.labels import (
     is_missing,
 )
 from refocal.predictions.names import describe_names, name_option
+from refocal.predictions.score_columns import find_label
 
 _SIGNS = ("-1", "1")
 _MOST_CLASSES = 1_000_000  # with names that count from 1
@@ -72,7 +73,7 @@ def settle_multilabel(
 
 def settle_classes(
     header: Header,
-    classes: int,
+    columns: int,
     kind: LabelKind | None,
     scan: Callable[[], Iterator[RawLabels]],
     place: Place,
@@ -84,13 +85,14 @@ def settle_classes(
 
     Args:
         header: The columns.
-        classes: Number of classes.
+        columns: Number of columns of scores; a single one is that of the second of two classes.
         kind: What the labels are, by their type; text may hold numbers or booleans. None if there are no labels.
         scan: Reads all labels. It is read only as far as needed.
         place: The file, for errors.
         stored_names: Class names that refocal stored in the file. Labels are then indices.
         given: The label of each class, if the caller names them.
     """
+    classes = max(2, columns)
     names = stored_names or header.class_names
     if given is not None:
         return _accept(tuple(given), classes, names, place)
@@ -103,7 +105,7 @@ def settle_classes(
     if names is not None and kind != "booleans" and (kind == "text" or all(map(WHOLE.fullmatch, names))):
         return Classes(LabelCoding(classes, names), names)
     if kind == "text":
-        return _order(_distinct(scan(), classes), classes, header, place)
+        return _order(_distinct(scan(), classes), columns, header, place)
     settle = _take_booleans if kind == "booleans" else partial(_take_numbers, scan())
     return settle(header, classes, names, place)
 
@@ -230,9 +232,9 @@ def _distinct(labels: Iterator[RawLabels], classes: int) -> list[str]:
     return list(folded.values() if len(folded) == classes else found)
 
 
-def _order(found: list[str], classes: int, header: Header, place: Place) -> Classes:
+def _order(found: list[str], columns: int, header: Header, place: Place) -> Classes:
     """Order the classes of labels in words: the one that the scores are about is the second of two."""
-    positive = header.positive
+    classes, positive = max(2, columns), header.positive
     if positive == "0":
         _check_lone_column(header, place)
     values = sorted(found, key=lambda value: (value.lower(), value))
@@ -245,15 +247,19 @@ def _order(found: list[str], classes: int, header: Header, place: Place) -> Clas
         )
         raise place.error(message, column=place.labels)
     meant = next((value for value in values if positive is not None and value.lower() == positive.lower()), None)
+    named = None
     if meant is None:
         _check_lone_column(header, place)
-    elif classes == 2:
-        values = [value for value in values if value != meant] + [meant]
-    if meant is None and tuple(value.lower() for value in reversed(values)) in OBVIOUS:
+        named = find_label(header.columns[0], values) if columns == 1 else None
+    second = meant or named
+    if classes == 2 and second is not None:
+        values = [value for value in values if value != second] + [second]
+    elif tuple(value.lower() for value in reversed(values)) in OBVIOUS:
         values = values[::-1]
+    how = "in sorted order" if named is None else f"by the name of {describe_names(header.columns)}"
     obvious = classes == 2 and (meant is not None or tuple(value.lower() for value in values) in OBVIOUS)
-    how = "" if obvious else f" (in sorted order; change it with {name_option('classes')})"
-    return Classes(LabelCoding(classes, tuple(values)), tuple(values), (f"classes: {describe_names(values)}{how}",))
+    hint = "" if obvious else f" ({how}; change it with {name_option('classes')})"
+    return Classes(LabelCoding(classes, tuple(values)), tuple(values), (f"classes: {describe_names(values)}{hint}",))
 
 
 def _complete(only: str, positive: str | None) -> list[str]:

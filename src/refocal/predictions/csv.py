@@ -41,7 +41,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
         kind: LabelKind | None = None if several or columns.label is None or not request.labels else "text"
         given = request.choice.classes
         classes = settle_multilabel(columns, scores, request.choice, several=several) or settle_classes(
-            columns, max(2, scores), kind, request.scan, place, given=given
+            columns, scores, kind, request.scan, place, given=given
         )
         blocks = _blocks(text, classes.coding, request)
         guesses = (*text.guesses, *columns.describe(request.choice, request.carry))

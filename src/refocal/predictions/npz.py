@@ -50,7 +50,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
             columns, width, request.choice, stored_names=class_names, several=several
         ) or settle_classes(
             columns,
-            checks.count_classes(scores.shape),
+            width,
             None if labels is None or several else _LABEL_KINDS.get(labels.dtype.kind, "numbers"),
             request.scan,
             place,

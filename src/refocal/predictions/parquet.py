@@ -42,7 +42,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
             columns, size.columns, request.choice, stored_names=class_names, several=several
         ) or settle_classes(
             columns,
-            max(2, size.columns),
+            size.columns,
             kind,
             request.scan,
             place,

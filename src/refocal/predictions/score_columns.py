@@ -20,6 +20,7 @@ _OWN_STEMS = ("logit_", "prob_")  # of refocal's own files
 _WORDS: dict[str, Input] = {"logit": "logits", "prob": "probs", "proba": "probs", "probability": "probs"}
 _KINDS = {"probs": "probability of the second class", "logits": "log-odds of the second class"}
 _PAIRED = {word: pair for pair in reversed(OBVIOUS) for word in pair}
+_NEGATIONS = {"no", "not", "non", "nein", "não"}
 _NUMBER = re.compile(r"0|-?[1-9][0-9]{0,6}")  # at most 7 digits: a name cannot ask for a huge number
 
 
@@ -88,6 +89,24 @@ def _positive(column: str) -> str | None:
         return None if _NUMBER.fullmatch(found[2]) and found[2] != "0" else found[2]
     words = [word for word in re.split(r"[_. -]+", column) if word.lower() not in _WORDS]
     return words[0] if len(words) == 1 and words[0].lower() in _PAIRED else None
+
+
+def find_label(column: str, labels: Sequence[str]) -> str | None:
+    """Return the only label that is in the name of a column as whole words, such as churn in churn_prob.
+
+    A name with a negation tells nothing: no_show_prob may be the probability of yes.
+    """
+    words = _split_words(column)
+    if not _NEGATIONS.isdisjoint(words):
+        return None
+    text = f" {' '.join(word for word in words if word != 'p' and word not in _WORDS)} "
+    found = [label for label in labels if f" {' '.join(_split_words(label))} " in text]
+    return found[0] if len(found) == 1 else None
+
+
+def _split_words(name: str) -> list[str]:
+    """Split a name at everything but letters and digits, and at the capitals of camel case; in lower case."""
+    return re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower())
 
 
 def order_classes(input: Input, columns: Sequence[str], classes: Sequence[str]) -> ScoreColumns:

@@ -126,11 +126,11 @@ def explain_refinement(report: Report) -> str:
     parts = report.refinement
     if parts is None:
         return ""
-    total = f"Of the log loss of {format_number(parts.total)} as given, "
+    total = format_number(parts.total)
     if parts.calibration < 2 * parts.calibration_error or parts.calibration == 0:
-        return total + "post-hoc calibration would remove nothing that these samples can show."
+        return f"Calibrators cross-fitted to these samples alone do not clearly lower the log loss of {total} as given."
     removed = f"{format_number(parts.calibration)} (standard error {format_number(parts.calibration_error)})"
-    return f"{total}{removed} is miscalibration that post-hoc calibration removes."
+    return f"Of the log loss of {total} as given, {removed} is miscalibration that post-hoc calibration removes."
 
 
 def format_interval(measure: str, value: Estimate) -> str:
