@@ -54,9 +54,9 @@ _HEAD = (
     "method",
     "accuracy (%)",
     "log-loss",
-    "T",
+    "T by log-loss",
     "ECE, equal mass (%)",
-    "T",
+    "T by ECE",
     "γ by log-loss; by ECE",
 )
 
