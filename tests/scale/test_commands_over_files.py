@@ -229,6 +229,7 @@ def test_errors_take_one_line(folder, capsys, arguments, message):
     Path("empty").mkdir()
     for copy in (1, 2):
         shutil.copy("val/part-2.parquet", f"empty/{copy}.parquet")
+    FocalPosterior(gamma=1.0, classes=some.scores.shape[1]).save("cal.json")
     status, shown, trouble = run(capsys, *arguments)
     assert (status, shown) == (1, "")
     assert trouble.count("\n") == 1
