@@ -284,6 +284,18 @@ def test_chunks_keep_to_their_memory() -> None:
     assert chunks.rows_per_chunk(8_192, 31_000, torch.bfloat16, 65_700_000) == 1_024
 
 
+@pytest.mark.parametrize("classes", [1, 33, 40])
+def test_what_pads_the_logits_is_zero(classes: int) -> None:
+    """Some matrix units read one element of it, and NaN times 0 is NaN."""
+    torch.use_deterministic_algorithms(True)  # fills what is not initialized with NaN
+    try:
+        logits = chunks.allocate_logits(5, classes, torch.bfloat16, here())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert logits.shape == (5, classes) and logits.isnan().all()
+    assert not logits.as_strided((5, logits.stride(0)), logits.stride())[:, classes:].any()
+
+
 MEMORY = """
 import resource, sys, torch
 from refocal.losses import LinearFocalLoss

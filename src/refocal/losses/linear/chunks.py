@@ -42,5 +42,11 @@ def row_stride(classes: int) -> int:
 
 
 def allocate_logits(rows: int, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for the logits (rows, classes) of a chunk."""
-    return torch.empty(rows, row_stride(classes), dtype=dtype, device=device)[:, :classes]
+    """Room for the logits (rows, classes) of a chunk.
+
+    What pads a row is 0: on a CPU with matrix units, a product in bfloat16 or float16 reads one element more than an
+    odd number of classes, and multiplies it by 0, which leaves NaN if it holds NaN.
+    """
+    padded = torch.empty(rows, row_stride(classes), dtype=dtype, device=device)
+    padded[:, classes:] = 0
+    return padded[:, :classes]
