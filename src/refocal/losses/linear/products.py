@@ -44,10 +44,12 @@ def multiply_by_head(gradient: Tensor, head: Tensor, *, out: Tensor, room: int) 
     part = len(head) // parts // _PART_STEP * _PART_STEP
     end = part * parts
     left = gradient[:, :end].view(len(gradient), parts, part).transpose(0, 1)
-    sums = torch.bmm(left, head[:end].view(parts, part, -1), torch.float32)
+    total, *others = torch.bmm(left, head[:end].view(parts, part, -1), torch.float32)
     if end < len(head):
-        add_wide_product(sums[0], gradient[:, end:], head[end:])
-    out.copy_(sums.sum(dim=0))  # with `dtype=` or `out=`, parts would be rounded before they are added
+        add_wide_product(total, gradient[:, end:], head[end:])
+    for other in others:  # in place: the sum needs no memory of its own
+        total += other
+    out.copy_(total)
 
 
 def _is_divisible(head: Tensor) -> bool:
