@@ -198,6 +198,21 @@ def test_ensemble_keeps_predicted_classes_of_useless_logits():
         assert mean_nll(fitted, logits, labels) == pytest.approx(np.log(4), abs=1e-3)
 
 
+@pytest.mark.parametrize("seed", [2, 8])
+def test_ensemble_does_not_depend_on_rounding_where_sharper_is_as_likely(seed):
+    """With few rows, the sharpest part may be certain, and every lower temperature is as likely."""
+    rng = np.random.default_rng(seed)
+    logits = rng.standard_normal((27, 30))
+    labels = np.where(rng.random(27) < 0.3, logits.argmax(axis=1), rng.integers(0, 30, 27))
+    labels[:2] = 0, 29
+    order = rng.permutation(27)
+    fitted, other = (
+        EnsembleTemperatureScaling(classes=range(30)).fit(logits[rows], labels[rows]) for rows in (slice(None), order)
+    )
+    assert fitted.temperature_ == pytest.approx(other.temperature_, rel=1e-6)
+    np.testing.assert_allclose(fitted.weights_, other.weights_, atol=1e-6)
+
+
 def test_ensemble_recovers_a_mixture_and_beats_its_parts():
     rng = np.random.default_rng(0)
     logits = 2 * rng.standard_normal((20_000, 4))

@@ -19,6 +19,7 @@ from refocal.maps.heads import mixture_head
 
 _ROWS_FOR_A_GUESS = 2048
 _GRID_STEP = 0.23  # in log beta
+_ROUNDING = 1e-12  # of an NLL
 
 
 @final
@@ -90,13 +91,17 @@ def _search(data: LabeledLogits, fitted: float) -> float:
     ends = sorted([math.log(fitted), math.log(guess_beta(data.scales))])
     # Multiples of one step: the same data, given once or as copies with weights, have the same grid where it matters.
     grid = _GRID_STEP * np.arange(math.floor((ends[0] - 0.7) / _GRID_STEP), math.ceil((ends[1] + 3.5) / _GRID_STEP) + 1)
-    best = int(np.argmin([_fit_weights(some, math.exp(point))[1] for point in grid]))
-    bounds = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    losses = np.array([_fit_weights(some, math.exp(point))[1] for point in grid])
+    best = int(np.argmax(losses <= losses.min() + _ROUNDING))  # the largest T of those that are as likely
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
 
     def nll(log_beta: float) -> float:
         return _fit_weights(data, math.exp(log_beta))[1]
 
-    return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded", options={"xatol": 1e-4}).x)
+    middle = float(grid[best])
+    if high > middle and abs(nll(high) - nll(middle)) <= _ROUNDING:
+        return math.exp(middle)  # beyond it, predictions are certain: rounding would choose among equals
+    return math.exp(minimize_scalar(nll, bounds=(low, high), method="bounded", options={"xatol": 1e-4}).x)
 
 
 def _fit_weights(data: LabeledLogits, beta: float) -> tuple[np.ndarray, float]:
