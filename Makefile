@@ -7,31 +7,39 @@ CONSTRAINTS := constraints.txt
 export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test suite test-oldest test-newest test-hostile test-jax test-peers test-integrations test-docs test-slow \
-	test-gpu mutants lint types docs dist bench bench-calibrators bench-comparison bench-arena have-data figures clean
+.PHONY: demo test quick suite test-thorough test-oldest test-newest test-hostile test-jax test-peers test-integrations \
+	test-docs test-slow test-gpu mutants lint types docs dist bench bench-calibrators bench-comparison bench-arena have-data figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
 
 # Two workers with one thread each: more threads would wait for each other. One worker runs all tests of a file, so
 # that what they share (an installed wheel, a Ray cluster, a browser) is made once.
-suite test-integrations test-docs test-slow docs: export OMP_NUM_THREADS = 1
+quick test-thorough test-integrations test-docs test-slow docs: export OMP_NUM_THREADS = 1
 # Keep what Python compiles, for the many processes that tests start.
-suite test-slow: export PYTHONDONTWRITEBYTECODE =
+quick test-thorough test-slow: export PYTHONDONTWRITEBYTECODE =
 
 # tests of GPU kernels, which Triton's interpreter runs here
 INTERPRETED := $(addprefix tests/losses/test_,kernels.py kernel_layouts.py kernel_dispatch.py sigmoid_kernel.py \
 	like_cross_entropy.py linear_focal.py linear_machinery.py linear_posterior.py) \
 	lab/tests/train/test_convolution.py lab/tests/train/test_normalization.py lab/tests/train/test_depthwise.py
 
-test: lint types suite
+test: lint types quick
 
 # At the end of the last part, the tests that no part ran are listed.
 PARTS := .pytest_cache/parts.json
-suite: $(VENV)/.test
+BY_FILE := -n 2 --dist loadfile --parts $(PARTS)
+QUICK := -m "not slow and not thorough"
+quick: $(VENV)/.test
 	rm -f $(PARTS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --parts $(PARTS)
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --parts $(PARTS) $(INTERPRETED)
+	$(BIN)/python -m pytest $(BY_FILE) $(QUICK)
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --parts $(PARTS) $(QUICK) $(INTERPRETED)
+
+# Tests of five seconds or more: simulations, clusters, whole commands.
+test-thorough: $(VENV)/.test
+	$(BIN)/python -m pytest $(BY_FILE) -m "thorough and not slow"
+
+suite: quick test-thorough
 
 test-hostile: $(VENV)/.test
 	$(BIN)/python tools/hostile.py one-cpu $(MAKE) suite

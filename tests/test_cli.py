@@ -504,6 +504,7 @@ def test_binary_scores_of_one_column(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
 @pytest.mark.parametrize("shape", [(2000,), (2000, 2)])
+@pytest.mark.thorough
 def test_one_column_in_one_column_out(tmp_path, monkeypatch, capsys, suffix, shape):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -86,6 +86,7 @@ def test_evaluate_says_what_it_guesses(suffix, capsys):
         assert (ece(shown) == pytest.approx(expected)) == (kind == "--prob")
 
 
+@pytest.mark.thorough
 def test_scores_that_rank_the_classes_the_wrong_way_round(suffix, capsys):
     probs, labels = draw()
     found = ": the scores rank the classes the wrong way round (AUC 0."

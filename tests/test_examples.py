@@ -35,6 +35,7 @@ print(json.dumps(figures))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.thorough
 def test_figures_can_be_read(path, tmp_path):
     if needed := NEEDS.get(path.stem):
         pytest.importorskip(needed, reason=f"{needed} is not installed: `make docs` runs this example")

@@ -91,6 +91,7 @@ def sources(package):
     return {str(path.relative_to(package.parent)) for path in files}
 
 
+@pytest.mark.thorough
 def test_the_library_wheel_holds_the_library_only(wheels):
     found = content(wheels.library)
     assert found == sources(REPOSITORY / "src" / "refocal")
@@ -137,6 +138,7 @@ needs_typed_arrays = pytest.mark.skipif(
 
 
 @needs_typed_arrays
+@pytest.mark.thorough
 def test_a_script_of_a_user_passes_mypy(bin_folder, tmp_path):
     pytest.importorskip("mypy", reason="mypy, which checks types, is not installed")
     checker = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", bin_folder / "python"]
@@ -159,6 +161,7 @@ def test_a_script_of_a_user_passes_pyright(bin_folder, tmp_path):
     assert "0 errors, 0 warnings, 0 notes" in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_script_of_a_user_runs(bin_folder, tmp_path):
     printed = run(tmp_path, bin_folder / "python", "-W", "error", SCRIPT).splitlines()
     assert printed[1].startswith("True True These scores are underconfident")
@@ -205,6 +208,7 @@ def test_readme_example_runs_from_the_wheel_as_printed(bin_folder, tmp_path):
     assert run(tmp_path, bin_folder / "python", "-W", "error", "-c", code).splitlines() == printed
 
 
+@pytest.mark.thorough
 def test_main_commands_run_from_the_wheel(bin_folder, tmp_path):
     code = "from refocal import demo; [demo.load().select(name).write(name + '.npz') for name in ('val', 'test')]"
     run(tmp_path, bin_folder / "python", "-W", "error", "-c", code)

@@ -72,6 +72,7 @@ def run(folder, *arguments):
         "calibrate both.npz --json --method temperature",
     ],
 )
+@pytest.mark.thorough
 def test_a_small_file_that_unpacks_to_much_is_streamed(folder, command):
     """In memory, the logits and their float64 probabilities take five times the logits; a block takes little."""
     shown, taken = run(folder, *command.split(), "--memory", "200M")
@@ -83,6 +84,7 @@ def test_a_small_file_that_unpacks_to_much_is_streamed(folder, command):
     assert re.search(r"sums over all (160|200),000 rows\. .* of them, chosen at random", shown)
 
 
+@pytest.mark.thorough
 def test_json_takes_no_more_than_the_table(folder):
     """Held in memory, both compute the same measures."""
     (_, table), (shown, taken) = (

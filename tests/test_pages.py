@@ -95,6 +95,7 @@ PREPARE = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.thorough
 def test_code_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     for package in NEEDS.get(page.name, ()):
         pytest.importorskip(package, reason=f"{package} is not installed: `make test-integrations` runs this page")

@@ -32,6 +32,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.thorough
 def test_evaluate_and_calibrate():
     one_method = {"method": "temperature"}
     calibrate, cross = partial(refocal.calibrate, **one_method), partial(cross_calibrate, **one_method)

@@ -51,6 +51,7 @@ def test_module_agrees_with_the_cpu(name, device, fitted):
 
 @every
 @on_every_device
+@pytest.mark.thorough
 def test_compiled_module_gives_the_same_numbers(name, device, fitted):
     module, batch = fitted[name].to_torch().to(device), scores(device)
     torch._dynamo.reset()  # one graph per calibrator, whatever was compiled before
@@ -61,6 +62,7 @@ def test_compiled_module_gives_the_same_numbers(name, device, fitted):
 
 @every
 @on_every_device
+@pytest.mark.thorough
 def test_exported_module_gives_the_same_numbers(name, device, fitted):
     module, batch = fitted[name].to_torch().to(device), scores(device)
     exported = torch.export.export(module, (batch,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},)).module()

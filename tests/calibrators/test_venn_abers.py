@@ -112,6 +112,7 @@ def test_the_interval_holds_the_isotonic_fit_and_shrinks_with_samples():
     assert widths[0] > 2 * widths[1] > 4 * widths[2]
 
 
+@pytest.mark.thorough
 def test_one_of_the_two_ends_is_calibrated():
     """The average of p_y, the end of the interval that belongs to the true label, is the rate of label 1."""
     rng = np.random.default_rng(0)

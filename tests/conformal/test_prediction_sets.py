@@ -86,6 +86,7 @@ def test_ties_against_the_papers_formulas(rows, kind, coverage):
 
 @every_kind
 @pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.thorough
 def test_coverage_holds_over_many_data_sets(kind, by_class):
     """Each data set of 39 rows gets a threshold and one new row, or one per class."""
     rng = np.random.default_rng(1)

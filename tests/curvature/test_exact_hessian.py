@@ -28,6 +28,7 @@ def every_entry(model, loss, data, *, matrix="hessian", **settings):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("name", cases.LOSSES)
+@pytest.mark.thorough
 def test_hessian_of_uneven_batches_is_that_of_all_samples(name, reduction):
     loss, model = cases.LOSSES[name](reduction=reduction), cases.network()
     exact = cases.exact_hessian(model, loss, *cases.samples(name))

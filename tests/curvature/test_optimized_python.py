@@ -23,6 +23,7 @@ LAST_LINE = (
 )
 
 
+@pytest.mark.thorough
 def test_a_missing_derivative_is_explained():
     done = subprocess.run(
         [sys.executable, "-O", "-W", "ignore", "-c", PROGRAM],

@@ -199,6 +199,7 @@ def _slopes_of_half(rank, folder):
     os._exit(0)  # PyTorch threads that outlive main sometimes abort a regular exit
 
 
+@pytest.mark.thorough
 def test_two_processes_average_different_probes(tmp_path):
     multiprocessing.spawn(_slopes_of_half, args=(str(tmp_path),), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))

@@ -73,6 +73,7 @@ def test_lanczos_takes_fewer_products_than_power_iteration():
 
 
 @pytest.mark.parametrize("group", [None, 8, 10**6])
+@pytest.mark.thorough
 def test_trace_is_unbiased_and_knows_its_error(group):
     """100 estimates: their mean is off by 5.2 standard errors, or their spread by 40 %, with probability below 2e-6."""
     loss, data = FocalLoss(2.0), [cases.samples("focal")]

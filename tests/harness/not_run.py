@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-SLOW = "slow: `make test-slow` runs them"
+# marks of tests that a target of their own runs, and what is said of them
+LEFT_OUT = {
+    "slow": "slow: `make test-slow` runs them",
+    "thorough": "thorough: `make test-thorough` runs them",
+}
 _NAMED = 3
 
 
@@ -26,8 +30,9 @@ class NotRun:
 
     def pytest_deselected(self, items):
         for item in items:
-            if item.get_closest_marker("slow"):  # others were left out by whoever started the run
-                self.reasons[item.nodeid] = SLOW
+            mark = next(filter(item.get_closest_marker, LEFT_OUT), None)
+            if mark is not None:  # others were left out by whoever started the run
+                self.reasons[item.nodeid] = LEFT_OUT[mark]
 
     def pytest_collectreport(self, report):
         if report.skipped:

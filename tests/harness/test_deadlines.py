@@ -28,6 +28,7 @@ def test_after():
 """
 
 
+@pytest.mark.thorough
 def test_the_run_goes_on_after_tests_that_hang(tmp_path):
     status, printed = run_tests(tmp_path, HANGS, "-n", "2", "--dist", "loadfile", "-o", "timeout_grace=5")
     assert status == 1

@@ -65,6 +65,12 @@ def test_what_another_part_ran_has_run(tmp_path):
     ]
 
 
+def test_the_target_of_left_out_tests_is_named(tmp_path):
+    tests = "import pytest\n@pytest.mark.thorough\ndef test_long(): pass\ndef test_short(): pass"
+    _, printed = run_tests(tmp_path, tests, "-m", "not thorough")
+    assert said(printed) == ["1 test: thorough: `make test-thorough` runs them (test_made.py)"]
+
+
 @pytest.mark.parametrize(("files", "more"), [(4, "1 more file"), (5, "2 more files")])
 def test_long_lists_are_cut(files, more):
     reasons = {f"tests/test_{number}.py::test": "needs a GPU" for number in range(files)}

@@ -30,6 +30,7 @@ def folder(tmp_path_factory):
     return found
 
 
+@pytest.mark.thorough
 def test_the_closed_form_and_a_fit_correct_the_scores(folder):
     matches = detection.match(folder / "test.json", folder / "instances_test.json")
     scores = matches.detections.scores
@@ -56,6 +57,7 @@ def test_average_precision_stays(folder):
     assert np.array_equal(detection.match(again, folder / "instances_test.json").matched, matches.matched)
 
 
+@pytest.mark.thorough
 def test_the_commands(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     out = tmp_path / "calibrated.json"

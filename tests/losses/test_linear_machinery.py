@@ -313,6 +313,7 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="too long for the interpreter")
+@pytest.mark.thorough
 def test_logits_are_never_all_in_memory() -> None:
     if here().type == "cuda":
         pytest.skip("measures main memory")

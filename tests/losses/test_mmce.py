@@ -150,6 +150,7 @@ def test_second_derivatives_and_transformations(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [40, 700])
+@pytest.mark.thorough
 def test_compiled_and_exported(count):
     logits, target = batch(count)
     criterion, leaves = L.MMCELoss(2.0), [logits.clone().requires_grad_() for _ in range(2)]

@@ -63,6 +63,7 @@ def test_a_scheduled_loss_has_the_posterior_of_the_last_epoch_it_trained():
 
 
 @pytest.mark.parametrize("target", [torch.tensor([0, 1, 1]), torch.tensor([[0.7, 0.3], [0.2, 0.8], [1.0, 0.0]])])
+@pytest.mark.thorough
 def test_a_scheduled_loss_is_compiled_once_for_all_epochs(target):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")

@@ -71,6 +71,7 @@ PROPER = ("brier", "cross-entropy", "proper part")
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
 @pytest.mark.parametrize("name", list(settings(2)))
+@pytest.mark.thorough
 def test_softmax_losses(classes, name):
     criterion = settings(classes)[name]
     eta = posteriors(classes, rows=1 if classes == 100 else 4)

@@ -78,6 +78,7 @@ def test_the_proper_part_is_compiled_and_exported_whole(gamma):
     torch.testing.assert_close(exported(logits, target), expected)
 
 
+@pytest.mark.thorough
 def test_losses_with_several_gammas_are_compiled_in_one_process():
     logits, target, _ = batch(4, dtype=torch.float32)
     for kind in (FocalLoss, L.DualFocalLoss, L.InverseFocalLoss, lambda gamma: FocalLoss(gamma).posterior_map):

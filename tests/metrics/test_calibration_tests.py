@@ -64,6 +64,7 @@ def test_cells_of_the_reference_are_those_of_the_library():
     assert find_levels(probs).tolist() == [int((np.log(p / (1 - p)) + 16) * 4) for p in probs]
 
 
+@pytest.mark.thorough
 def test_p_values_of_calibrated_models_are_uniform():
     """Kolmogorov-Smirnov test at 1e-3 over calibrated samples: uncertain ones, weighted ones, nearly certain ones."""
     for count, spread, weighted in ((300, 2.0, False), (300, 2.0, True), (1500, 6.0, False)):
@@ -231,6 +232,7 @@ def test_one_row_and_one_class():
     assert metrics.calibration_test(probs, np.zeros(100, dtype=int)).p_value == 1 / 1001
 
 
+@pytest.mark.thorough
 def test_many_uncertain_rows_are_drawn_in_pieces():
     rng = np.random.default_rng(7)
     claims = rng.random(60_000)

@@ -123,6 +123,7 @@ def test_interval_covers_if_one_bin_is_wrong_and_the_others_are_noise(repeats, l
 @pytest.mark.parametrize(
     ("repeats", "least", "resamples"), [(60, 53, 100), pytest.param(100, 88, 200, marks=pytest.mark.slow)]
 )
+@pytest.mark.thorough
 def test_smooth_interval_covers_zero_gap_and_constant_gap(repeats, least, resamples):
     """At least 53 of 60, or 88 of 100, for each gap (fewer: below 1e-2 at a coverage of 0.95)."""
     for gap in (0.0, 0.1):
@@ -156,6 +157,7 @@ def mean_kernel(width):
 
 @pytest.mark.parametrize("gap", [0.0, 0.1])
 @pytest.mark.parametrize("settings", [{"unbiased": True}, {"unbiased": True, "kernel_width": 0.1}])
+@pytest.mark.thorough
 def test_unbiased_kernel_interval_covers(gap, settings):
     """The truth is the square of a constant gap times the mean of the kernel over pairs of confidences."""
     hits = count_covered(
@@ -194,6 +196,7 @@ def test_vector_kernel_interval_covers(power, unbiased):
 @pytest.mark.parametrize("part", ["calibration", "refinement", "uncertainty", "resolution"])
 @pytest.mark.parametrize("slope", [1.0, 0.5])
 @pytest.mark.parametrize(("repeats", "least"), [(60, LEAST_OF_60), pytest.param(400, 360, marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_brier_part_intervals_cover(part, slope, repeats, least):
     """P(y = 1) is 1/2 + slope (p - 1/2) for uniform p, so every part has a closed form.
 
@@ -456,6 +459,7 @@ def test_many_classes_of_a_calibrated_model_may_be_calibrated(measure, classes, 
 
 
 @pytest.mark.parametrize("measure", [metrics.adaptive_ece, metrics.smooth_ece])
+@pytest.mark.thorough
 def test_intervals_of_unsure_scores_cover(measure):
     """Confidence c is right with probability min(1, c + .1): 49 of 60 samples of 300 or more cover."""
     claims = 0.5 + 0.5 * np.random.default_rng(99).beta(2, 1, 1_000_000)

@@ -246,6 +246,7 @@ def test_suffix_in_capitals(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak memory of a process")
 @pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.thorough
 def test_streaming_takes_the_memory_of_a_block(suffix, tmp_path):
     """Copy 80 MB of scores in a process that grows by less; allocators keep a constant amount."""
     path, copy = tmp_path / f"large{suffix}", tmp_path / f"copy{suffix}"

@@ -101,6 +101,7 @@ def test_command_lines_run_as_they_stand(case, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
 def test_lines_that_fit_run_as_they_stand(data, kind, tmp_path, monkeypatch, capsys):
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
@@ -137,6 +138,7 @@ def test_boxes_repeat_the_columns_that_the_command_named(tmp_path, monkeypatch, 
     assert (tmp_path / "calibrated.csv").exists()
 
 
+@pytest.mark.thorough
 def test_a_command_is_repeated_with_save_unless_it_saved(fitted):
     made = {**fitted.settings, "command": "refocal calibrate val.npz"}
     first = read_boxes(dataclasses.replace(fitted, settings=made))["Command line"].splitlines()
@@ -201,6 +203,7 @@ def test_long_lists_are_cut(fitted):
     assert "1.5, … (1,000 values)" in text
 
 
+@pytest.mark.thorough
 def test_the_command_is_recorded(tmp_path, monkeypatch, capsys, data):
     monkeypatch.chdir(tmp_path)
     refocal.predictions.Predictions(data[0], input="logits", labels=data[1]).write("val.npz")

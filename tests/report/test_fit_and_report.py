@@ -56,6 +56,7 @@ def test_measures_are_those_of_the_metrics(digits):
 @pytest.mark.parametrize(
     ("sharpness", "regime"), [(0.5, "underconfident"), (1.0, "calibrated"), (2.5, "overconfident")]
 )
+@pytest.mark.thorough
 def test_the_verdict_says_what_the_data_are(sharpness, regime):
     rng = np.random.default_rng(1)  # one calibrated data set in twenty fails the test; this one passes
     # trust needs many samples, an alarm does not

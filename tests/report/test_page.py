@@ -118,6 +118,7 @@ def test_page_is_small_enough_to_send():
     assert len(render_page(sample.sample_report(10_000)).encode()) < 1_000_000
 
 
+@pytest.mark.thorough
 def test_largest_slider_keeps_the_page_below_its_bound():
     largest = sample.sample_report(200_000, 2)
     assert len(render_page(largest).encode()) < 6_000_000

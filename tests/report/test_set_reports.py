@@ -71,6 +71,7 @@ def test_weights_and_classes_that_do_not_occur():
     assert few.sizes[-1] == 6
 
 
+@pytest.mark.thorough
 def test_a_report_measures_sets_before_and_after(selection):
     logits, labels = draw(1500, 4, seed=1)
     report = selection.report(3 * logits, labels, sets=0.9)

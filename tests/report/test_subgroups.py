@@ -19,6 +19,7 @@ def draw(rows, classes, *, seed=0, scale=1.5):
     return logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
 
 
+@pytest.mark.thorough
 def test_worst_classes_are_ranked_by_ece_with_gap_and_frequency():
     logits, labels = draw(3000, 4)
     logits[:, 2] += 1.5  # class 2 gets too much
@@ -36,6 +37,7 @@ def test_worst_classes_are_ranked_by_ece_with_gap_and_frequency():
     assert first.given.p_value is None
 
 
+@pytest.mark.thorough
 def test_of_a_thousand_classes_ten_are_shown():
     logits, labels = draw(500, 1000, scale=4.0)
     report = refocal.calibrate(logits, labels, method="temperature").report(2 * logits, labels)
@@ -44,6 +46,7 @@ def test_of_a_thousand_classes_ten_are_shown():
     assert "The worst 10 of 1,000 classes" in render_page(report)
 
 
+@pytest.mark.thorough
 def test_gap_intervals_cover_zero_for_calibrated_classes_even_if_rare():
     misses = []
     for seed in range(20):
@@ -93,6 +96,7 @@ def test_only_the_miscalibrated_slice_is_found():
     assert all(p > 0.05 for value, p in p_values.items() if value != "4")
 
 
+@pytest.mark.thorough
 def test_slices_before_and_after_and_all_columns_are_corrected_together():
     logits, labels = draw(1500, 3)
     slices = {"a": np.arange(1500) % 2, "b": np.arange(1500) % 5}

@@ -27,6 +27,7 @@ def test_there_are_enough_situations():
     assert len({situation.name for situation in situations.SITUATIONS}) == len(situations.SITUATIONS)
 
 
+@pytest.mark.thorough
 def test_false_alarms_are_rare():
     repeats = 2 * REPEATS
     alarms = [benchmark.simulate(situation, repeats=repeats).alarm * repeats for situation in CALIBRATED]
@@ -34,6 +35,7 @@ def test_false_alarms_are_rare():
 
 
 @pytest.mark.parametrize("situation", WRONG, ids=lambda situation: situation.name)
+@pytest.mark.thorough
 def test_detectable_errors_are_not_trusted_and_named(situation):
     rates = benchmark.simulate(situation, repeats=REPEATS)
     assert rates.trusted == 0
@@ -78,6 +80,7 @@ def test_one_column_and_two_give_the_same_report():
     assert one.verdict == two.verdict
 
 
+@pytest.mark.thorough
 def test_a_shifted_prior_is_named_and_mended():
     rng = np.random.default_rng(2)
     probs = rng.dirichlet(np.ones(3), 8000)
@@ -93,6 +96,7 @@ def test_a_shifted_prior_is_named_and_mended():
     assert report.chosen.diagnosis.p_value > 0.05
 
 
+@pytest.mark.thorough
 def test_the_remedy_is_not_praised_if_miscalibration_is_left():
     rng = np.random.default_rng(3)
     probs = rng.dirichlet(np.ones(3), 8000)

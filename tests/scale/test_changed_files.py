@@ -68,6 +68,7 @@ def folder(tmp_path, monkeypatch):
         ("calibrate b.npz --test a.npz", "measuring"),
     ],
 )
+@pytest.mark.thorough
 def test_commands_that_read_block_by_block(folder, monkeypatch, capsys, words, what):
     for name in ("a.npz", "b.npz"):
         write(name)

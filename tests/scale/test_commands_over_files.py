@@ -56,6 +56,7 @@ def test_a_pattern_is_one_data_set(folder, capsys):
     assert named["methods"] == content["methods"]
 
 
+@pytest.mark.thorough
 def test_a_pattern_of_one_file_is_that_file(folder, capsys):
     for command in (["evaluate", "--split", "test"], ["calibrate", "--method", "temperature"]):
         file, pattern = (run(capsys, *command, name, "--json") for name in ("both.npz", "b*.npz"))
@@ -74,6 +75,7 @@ def strip_seconds(shown):
     return content
 
 
+@pytest.mark.thorough
 def test_files_beyond_memory_get_a_verdict_from_a_sample(folder, capsys, monkeypatch):
     """Measures are those of all rows, the verdict is that of the sample, and the choice of methods is complete."""
     monkeypatch.setattr(sampling, "SAMPLE", 2000)
@@ -112,6 +114,7 @@ def test_files_beyond_memory_get_a_verdict_from_a_sample(folder, capsys, monkeyp
     assert found["parameters"]["temperature"] == pytest.approx(temperature, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_files_beyond_memory_without_splits_are_held_out(folder, capsys, monkeypatch):
     monkeypatch.setattr(sampling, "SAMPLE", 2000)
     arguments = ("calibrate", "val/*.parquet", "--method", "temperature", "--memory", "10K", "--json")
@@ -127,6 +130,7 @@ def test_files_beyond_memory_without_splits_are_held_out(folder, capsys, monkeyp
 
 
 @pytest.mark.parametrize("method", ["temperature", "focal-temperature", "posterior"])
+@pytest.mark.thorough
 def test_calibrate_and_apply(folder, capsys, method):
     arguments = ["calibrate", "val/*.parquet", "--test", "test/*.parquet", "--method", method, "--gamma", "0.5"]
     status, shown, _ = run(capsys, *arguments, "--save", "cal.json")

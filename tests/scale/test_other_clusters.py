@@ -68,6 +68,7 @@ def evaluate(address, launch):
     return run
 
 
+@pytest.mark.thorough
 def test_a_token_gives_access(tmp_path, evaluate):
     predictions(50, 0).write(tmp_path / "a.npz")
     (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
@@ -81,6 +82,7 @@ def test_a_token_gives_access(tmp_path, evaluate):
 @pytest.mark.parametrize(
     "settings", [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a0" * 32}]
 )
+@pytest.mark.thorough
 def test_without_the_token_the_error_says_how_to_set_it(tmp_path, address, evaluate, settings):
     predictions(5, 0).write(tmp_path / "a.npz")
     attempts = {"RAY_gcs_server_port_wait_time_s": "1"}  # Ray's own number of attempts takes 20 seconds

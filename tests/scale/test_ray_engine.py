@@ -260,6 +260,7 @@ def test_an_address_other_than_the_connected_one_is_refused(tmp_path):
         scale.evaluate(tmp_path / "a.npz", engine="ray", address="10.0.0.1:6379")
 
 
+@pytest.mark.thorough
 def test_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(Path("val"))

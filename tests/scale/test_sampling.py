@@ -87,6 +87,7 @@ def test_parts_divide_the_rows(tmp_path):
     assert all(row.tobytes() in inside for row in small.scores)
 
 
+@pytest.mark.thorough
 def test_a_report_on_a_sample(tmp_path):
     """Measures are those of all rows, limits those of the sample; a sample of all rows gives the usual report."""
     whole = write(tmp_path, weighted=True)
@@ -119,6 +120,7 @@ def test_reports_side_by_side_state_their_samples(tmp_path):
         assert f"{name}: {report.protocol}" in " ".join(console.file.getvalue().split())
 
 
+@pytest.mark.thorough
 def test_the_choice_of_a_method_over_files(tmp_path):
     """Small files give the same selection as their rows in memory."""
     whole = write(tmp_path / "val")

@@ -107,6 +107,7 @@ def test_standard_output_is_kept_to_json(tmp_path, files, begin):
     assert json.loads(output)["samples"] == 20
 
 
+@pytest.mark.thorough
 def test_standard_output_is_empty_after_an_error(tmp_path, files, begin):
     process = begin(tmp_path, "dies", files[0], "--json")
     output, trouble = process.communicate(timeout=240)
@@ -145,6 +146,7 @@ sys.exit(_program.start("refocal", "refocal.cli"))
 """
 
 
+@pytest.mark.thorough
 def test_an_interrupt_ends_a_command_that_waits_for_a_stopped_raylet(tmp_path, files, launch):
     connecting, address = tmp_path / "connecting", ray.get_runtime_context().gcs_address
     words = ["evaluate", files[0], "--address", address]
@@ -159,6 +161,7 @@ def test_an_interrupt_ends_a_command_that_waits_for_a_stopped_raylet(tmp_path, f
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.thorough
 def test_a_cluster_that_stops_does_not_hold_the_command(tmp_path, files, begin, interrupted):
     process = begin(tmp_path, "goes on", files[0])
     while not (tmp_path / "begun").exists():

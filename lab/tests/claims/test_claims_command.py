@@ -18,6 +18,7 @@ def run(capsys, *arguments):
     return status, done.out, done.err
 
 
+@pytest.mark.thorough
 def test_one_paper_as_json(capsys):
     status, out, _ = run(capsys, "claims", "--paper", "001", "--json")
     records = json.loads(out)

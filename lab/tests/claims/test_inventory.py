@@ -85,6 +85,7 @@ def test_ids_are_unique_and_well_formed():
     assert all(re.fullmatch(r"00[1-4](-[a-z0-9]+)+", id) for id in ids)
 
 
+@pytest.mark.thorough
 def test_every_verdict_agrees_with_the_page():
     """This is one test, so that the checks run only once."""
     records = {record.id: record for record in check([claim.id for claim in all_claims()], processes=1)}

@@ -16,6 +16,7 @@ COMMANDS = [["zoo", "list"], ["reproduce", "--list"], ["claims", "show", "001-th
 
 @pytest.mark.parametrize("folder", [LAB.parent, LAB], ids=["root", "lab"])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.thorough
 def test_commands_work_in_a_clone(folder, command, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(clone, "_LAB", Path("nowhere"))
@@ -24,6 +25,7 @@ def test_commands_work_in_a_clone(folder, command, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.thorough
 def test_an_editable_install_finds_its_clone(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(clone, "_LAB", LAB)

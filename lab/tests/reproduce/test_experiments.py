@@ -54,6 +54,7 @@ def check_files(folder):
         for name, spec in SPECS.items()
     ],
 )
+@pytest.mark.thorough
 def test_each_spec_runs(name, tmp_path, data, networks):
     spec = SPECS[name]
     context = reproduce.Context(data, zoo=networks)

@@ -116,6 +116,7 @@ def test_measures_of_epochs_that_count_survive_a_kill_while_later_ones_are_dropp
         lines.keep(5)
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path, one_thread, start):
     recipe = TrainingRecipe(data="digits", model="mlp", loss="adafocal", epochs=30, batch_size=64)
     running = start(tmp_path / "killed", *SMALL, "--epochs", "30", "--batch-size", "64", "--loss", "adafocal")
@@ -135,6 +136,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(tmp_path, one_thread, 
     assert history(tmp_path / "whole" / recipe.name) == history(tmp_path / "killed" / recipe.name)
 
 
+@pytest.mark.thorough
 def test_two_processes_train_what_one_trains(tmp_path, one_thread, start):
     recipe = TrainingRecipe(**{**DIGITS, "epochs": 2}, loss="focal", gamma=1.0)
     run(recipe, tmp_path / "one")

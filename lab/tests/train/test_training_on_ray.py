@@ -49,6 +49,7 @@ def kill_once_begun(history, killed):
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="ps, which lists processes, is not installed")
+@pytest.mark.thorough
 def test_a_worker_that_dies_costs_an_epoch(tmp_path):
     from refocal_lab.train.on_ray import train
     from refocal_lab.train.recipe import TrainingRecipe
@@ -239,6 +240,7 @@ def test_all_reasons_are_told():
         raise_all([OSError("gone"), RuntimeError("diverged"), OSError("gone")])
 
 
+@pytest.mark.thorough
 def test_figures_are_made_by_tasks(tmp_path, capsys):
     from refocal_lab.cli import main
 

@@ -98,6 +98,7 @@ def test_groups_join_seeds_and_separate_recipes(tmp_path):
     assert [group.notes for group in groups] == [[], [], []]
 
 
+@pytest.mark.thorough
 def test_many_entries_are_measured_by_several_processes(tmp_path):
     for seed in range(9):
         add(tmp_path, f"a{seed}", seed=seed, val=50, test=50)
