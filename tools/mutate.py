@@ -36,7 +36,8 @@ from mutants import PACKAGE, ROOT, Mutant, mutants_of
 from scipy import stats
 from transplant import plant
 
-# the rooms' modules without mathematics: what reads, checks, stores and exports; what launches kernels is in losses/gpu
+# the rooms' modules without mathematics: what reads, checks, registers, stores and exports; what launches kernels is in
+# losses/gpu
 PLUMBING = {
     "maps": (),
     "stats": (),
@@ -45,7 +46,7 @@ PLUMBING = {
     "calibrators": ("attributes", "base", "files", "onnx_export", "torch_export", "wrap"),
     "losses": (),
     "losses/cpu": (),
-    "losses/linear": (),
+    "losses/linear": ("operator",),
 }
 TESTS = tuple(f"{root}/{room}" for root in ("tests", "src/refocal") for room in PLUMBING if "/" not in room)
 KEPT = ROOT / "build" / "mutants"  # the survey, and what became of each mutant
