@@ -95,12 +95,15 @@ docs: $(VENV)/.docs
 test-docs: $(VENV)/.docs
 	$(BIN)/python -m pytest tests/test_site.py
 
-# Both distributions, into dist/, and what a release still needs. With TAG=v0.1.0, a gap is an error.
+# Both distributions, into dist/, and what a release still needs. A release has a tag, and says where it is published:
+# `make dist TAG=v0.1.0 ADDRESS=https://... SITE=https://...`, the addresses of the repository and of its documentation.
+RELEASE := build/release
 dist: $(VENV)/.test
-	$(BIN)/python tools/release_gaps.py $(TAG)
+	$(BIN)/python tools/release_gaps.py "$(TAG)" "$(ADDRESS)"
+	$(BIN)/python tools/release_tree.py $(RELEASE) $(if $(ADDRESS)$(SITE),$(ADDRESS) $(SITE) $(or $(TAG),main))
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
-	$(BIN)/python -m build --outdir dist lab
+	$(BIN)/python -m build --outdir dist $(RELEASE)
+	$(BIN)/python -m build --outdir dist $(RELEASE)/lab
 	$(BIN)/python -m twine check --strict dist/*
 
 test-slow: $(VENV)/.test

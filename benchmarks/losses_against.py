@@ -94,7 +94,9 @@ def compare(source: Path) -> list[str]:
     for folder in (source.resolve(), ROOT / "src"):
         environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         workers.append(
-            subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            )
         )
 
     def ask(worker: subprocess.Popen[str], line: str) -> object:

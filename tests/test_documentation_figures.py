@@ -16,19 +16,28 @@ SIMULATED = {"ece_bias", "limits"}  # a few seconds each
 NAMES = sorted(file.stem for file in FIGURES.glob("*.svg"))
 
 
+def draw(name, path):
+    spec = importlib.util.spec_from_file_location(f"figure_{name}", FIGURES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(str(path))
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SIMULATED else name for name in NAMES]
 )
 def test_script_draws_the_committed_figure(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(FIGURES))
     mpl.use("agg")
-    spec = importlib.util.spec_from_file_location(f"figure_{name}", FIGURES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.main(str(tmp_path / "drawn.svg"))
+    draw(name, tmp_path / "drawn.svg")
     drawn, kept = (ET.parse(file).getroot() for file in (tmp_path / "drawn.svg", FIGURES / f"{name}.svg"))
     assert drawn.attrib["viewBox"] == kept.attrib["viewBox"]
     assert count_parts(drawn) == count_parts(kept)
+
+
+def test_the_badges_say_what_is_true(tmp_path):
+    draw("badges", tmp_path / "drawn.svg")
+    assert (tmp_path / "drawn.svg").read_text(encoding="utf-8") == (FIGURES / "badges.svg").read_text(encoding="utf-8")
 
 
 def count_parts(picture):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -46,8 +47,11 @@ def pip_settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheels(pip_settings, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dist")
-    for source in (REPOSITORY, REPOSITORY / "lab"):  # as `make dist` does
+    folder, tree = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("release")
+    # as `make dist` does for a release
+    address = ["https://example.org/refocal", "https://refocal.example.org/", "main"]
+    subprocess.run([sys.executable, REPOSITORY / "tools" / "release_tree.py", tree, *address], check=True)
+    for source in (tree, tree / "lab"):
         build = [sys.executable, "-m", "build", "--outdir", folder, source]
         subprocess.run(build, check=True, capture_output=True, env=pip_settings)
     (library,), (lab,) = folder.glob("refocal-*.whl"), folder.glob("refocal_lab-*.whl")
@@ -130,6 +134,16 @@ def test_the_distributions_are_complete_and_can_be_uploaded(wheels):
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("PASSED") == len(files)
+
+
+def test_both_wheels_say_where_they_are_published(wheels):
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as packed:
+            (name,) = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+            found = packed.read(name).decode()
+        urls = re.findall(r"^Project-URL: (\w+), https://", found, flags=re.MULTILINE)
+        assert urls == ["Homepage", "Documentation", "Source", "Issues", "Changelog"]
+        assert "](https://example.org/refocal/blob/main/" in found
 
 
 needs_typed_arrays = pytest.mark.skipif(

@@ -14,9 +14,16 @@ import refocal
 yaml = pytest.importorskip("yaml", reason="PyYAML, which reads the workflows, is not installed")
 
 REPOSITORY = Path(__file__).parents[1]
-TOOL = importlib.util.spec_from_file_location("release_gaps", REPOSITORY / "tools/release_gaps.py")
-release_gaps = importlib.util.module_from_spec(TOOL)
-TOOL.loader.exec_module(release_gaps)
+
+
+def load_tool(name):
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"tools/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+release_gaps, release_tree = load_tool("release_gaps"), load_tool("release_tree")
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][\w-]*)(?: [\w -]+)?:(?!=)", MAKEFILE, flags=re.MULTILINE))
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
@@ -68,37 +75,25 @@ def test_the_citation_names_the_version():
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
 
 
+ADDRESS, SITE = "https://example.org/refocal", "https://refocal.example.org/"
+
+
 @pytest.fixture
 def copy(tmp_path):
-    """The files of a repository that a release depends on, with everything filled in."""
-    for name in ("pyproject.toml", "lab/pyproject.toml", "src/refocal/__init__.py", "CITATION.cff", "CHANGELOG.md"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        text = (REPOSITORY / name).read_text(encoding="utf-8")
-        if name.endswith("pyproject.toml"):
-            urls = "".join(f'{url} = "https://example.org"\n' for url in release_gaps.URLS)
-            text = re.sub(r"\[project\.urls\]\n[^[]*", "", text).replace(
-                "[project.scripts]", f"[project.urls]\n{urls}\n[project.scripts]"
-            )
-        if name == "CITATION.cff" and "repository-code" not in text:
-            text += "repository-code: https://example.org\n"
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    for folder in (".", "lab"):
-        (tmp_path / folder / "README.md").write_text("[page](https://example.org)", encoding="utf-8")
+    """The files of which a release is made."""
+    release_tree.copy_tree(REPOSITORY, tmp_path)
     return tmp_path
 
 
 def test_a_release_with_everything_has_no_gaps(copy):
-    assert release_gaps.list_gaps(copy, f"v{refocal.__version__}") == []
+    assert release_gaps.list_gaps(copy, f"v{refocal.__version__}", ADDRESS) == []
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "gap"),
     [
-        ("pyproject.toml", "Issues = ", "Other = ", "pyproject.toml: [project.urls] needs Issues"),
-        ("lab/pyproject.toml", "[project.urls]", "[tool.urls]", "lab/pyproject.toml: [project.urls] needs Homepage, "),
-        ("README.md", "(https://example.org)", "(docs/a.md)", "pyproject.toml: links of README.md are relative"),
-        ("CITATION.cff", "repository-code", "repository", "CITATION.cff: repository-code needs the address"),
         ("CITATION.cff", "date-released: 2", "date-released: 3", "the same day"),
+        ("CHANGELOG.md", f"## {refocal.__version__} - ", f"## {refocal.__version__}, ", "the same day"),
         ("src/refocal/__init__.py", f'"{refocal.__version__}"', '"9.9.9"', "but the version is 9.9.9"),
     ],
 )
@@ -106,14 +101,73 @@ def test_gaps_of_a_release_are_listed(copy, name, old, new, gap):
     text = (copy / name).read_text(encoding="utf-8")
     assert old in text
     (copy / name).write_text(text.replace(old, new), encoding="utf-8")
-    assert gap in "\n".join(release_gaps.list_gaps(copy, f"v{refocal.__version__}"))
+    assert gap in "\n".join(release_gaps.list_gaps(copy, f"v{refocal.__version__}", ADDRESS))
+
+
+def test_a_release_needs_an_address(copy):
+    (gap,) = release_gaps.list_gaps(copy, f"v{refocal.__version__}")
+    assert "ADDRESS=" in gap
 
 
 def test_gaps_stop_a_release_only(capsys, monkeypatch):
     monkeypatch.setattr(release_gaps, "list_gaps", lambda *_: ["something is missing"])
-    assert release_gaps.main([]) == 0
-    assert release_gaps.main(["v0.1.0"]) == 1
+    assert release_gaps.main(["", ""]) == 0
+    assert release_gaps.main(["v0.1.0", ADDRESS]) == 1
     assert "something is missing" in capsys.readouterr().err
+
+
+def test_a_release_says_where_it_is_published(copy):
+    release_tree.write_address(copy, f"{ADDRESS}/", SITE, "v0.1.0")
+    for part in (".", "lab"):
+        project = tomllib.loads((copy / part / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        assert list(project["urls"]) == ["Homepage", "Documentation", "Source", "Issues", "Changelog"]
+        assert project["urls"]["Changelog"] == f"{ADDRESS}/blob/v0.1.0/CHANGELOG.md"
+        readme = (copy / part / "README.md").read_text(encoding="utf-8")
+        targets = re.findall(r"\]\(([^)]+)\)", readme)
+        assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+        there = [target.split("/v0.1.0/")[1].partition("#")[0] for target in targets if "/v0.1.0/" in target]
+        assert len(there) > 5
+        assert [path for path in there if not (REPOSITORY / path).exists()] == []
+    citation = yaml.safe_load((copy / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["repository-code"], citation["url"]) == (ADDRESS, SITE)
+
+
+def test_the_badges_of_a_release_are_those_of_workflows(copy):
+    release_tree.write_address(copy, ADDRESS, SITE, "main")
+    readme = (copy / "README.md").read_text(encoding="utf-8")
+    badges = re.findall(rf"\[!\[(\w+)\]\({ADDRESS}/actions/workflows/(\w+\.yml)/badge\.svg\)\]", readme)
+    assert [f"{name}.yml" for name, _ in badges] == [file for _, file in badges] == ["tests.yml", "docs.yml"]
+    assert {file for _, file in badges} <= {path.name for path in WORKFLOWS}
+
+
+@pytest.mark.parametrize(
+    ("link", "absolute"),
+    [
+        ("[a](docs/a.md#b)", f"[a]({ADDRESS}/blob/main/lab/docs/a.md#b)"),
+        ("![a](../docs/a.svg)", f"![a]({ADDRESS}/raw/main/docs/a.svg)"),
+        ("[a](#b) [c](https://c.org) [d](mailto:d)", "[a](#b) [c](https://c.org) [d](mailto:d)"),
+    ],
+)
+def test_links_of_a_description_are_absolute(link, absolute):
+    assert release_tree.make_links_absolute(link, "lab", ADDRESS, "main") == absolute
+
+
+@pytest.mark.parametrize("address", ["http://example.org", "example.org/refocal", "https://", "v0.1.0"])
+def test_addresses_that_are_none_are_rejected(copy, address):
+    with pytest.raises(ValueError, match="must begin with https://"):
+        release_tree.write_address(copy, address, SITE, "main")
+
+
+def test_files_without_a_place_for_the_address_are_rejected(copy):
+    (copy / "CITATION.cff").write_text("title: refocal\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"CITATION\.cff has 0 matches"):
+        release_tree.write_address(copy, ADDRESS, SITE, "main")
+
+
+def test_an_address_alone_is_not_enough(tmp_path, capsys):
+    assert release_tree.main([str(tmp_path / "new"), ADDRESS, "main"]) == 2
+    assert "SITE=" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_changelog_has_a_place_for_this_version():
