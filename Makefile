@@ -8,7 +8,8 @@ export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test quick suite test-thorough test-oldest test-newest test-hostile test-jax test-peers test-integrations \
-	test-docs test-slow test-gpu mutants lint types docs dist bench bench-calibrators bench-comparison bench-arena have-data figures clean
+	test-docs test-slow test-gpu mutants lint types docs dist bench bench-calibrators bench-comparison bench-arena \
+	have-data figures clean
 
 demo: $(VENV)/.base
 	$(BIN)/refocal demo --report refocal-demo.html --force
