@@ -93,6 +93,11 @@ def groups(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     return probs, probs + lean * probs * (np.eye(3)[0] - probs[:, :1])
 
 
+def times(factor: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Probabilities times a factor."""
+    return lambda probs: np.minimum(factor * probs, 1.0)
+
+
 def partly_certain(probs: np.ndarray) -> np.ndarray:
     """Half of the rows exactly 0 and 1."""
     certain = np.eye(probs.shape[1])[np.argmax(probs, axis=1)] if probs.ndim == 2 else np.round(probs)
@@ -160,6 +165,7 @@ SITUATIONS = (
     Situation("binary, calibrated, few samples", 200, given(beta(1, 1)), RIGHT),
     Situation("binary, calibrated, 2% positive", 20_000, given(beta(0.3, 13)), RIGHT),
     Situation("binary, calibrated, 1% positive, few", 1_000, given(beta(0.3, 30)), RIGHT),
+    Situation("binary, calibrated, 0.06% positive, few", 1_000, given(beta(0.3, 500)), RIGHT),
     Situation(
         "binary, calibrated, half exactly 0 and 1",
         5_000,
@@ -239,6 +245,22 @@ SITUATIONS = (
         "binary, fraud 3.6 times too high", 5_000, given(beta(0.3, 13), lambda p: np.minimum(3.6 * p, 0.99)), HIGH
     ),
     Situation("binary, fraud half as high", 20_000, given(beta(0.3, 13), lambda p: p / 2), LOW),
+    Situation("binary, 1% predicted, 2 times as frequent", 1_000, truth_of(beta(0.3, 30), times(2)), LOW | {"unclear"}),
+    Situation(
+        "binary, 0.06% predicted, 5 times as frequent", 1_000, truth_of(beta(0.3, 500), times(5)), LOW | {"unclear"}
+    ),
+    Situation(
+        "binary, 0.06% predicted, 10 times as frequent", 300, truth_of(beta(0.3, 500), times(10)), LOW | {"unclear"}
+    ),
+    Situation(
+        "binary, 0.02% predicted, 5 times as frequent", 3_000, truth_of(beta(0.3, 1500), times(5)), LOW | {"unclear"}
+    ),
+    Situation(
+        "binary, 99% predicted, y = 0 3 times as frequent",
+        2_000,
+        truth_of(beta(30, 0.3), lambda p: 1 - times(3)(1 - p)),
+        HIGH | {"unclear"},
+    ),
     Situation(
         "binary, trained on balanced classes", 5_000, given(beta(0.5, 9), lambda p: expit(logit(p) + np.log(19))), HIGH
     ),

@@ -27,19 +27,31 @@ REPEATS = 200
 LIMIT = 0.05
 
 
-def measure_truth(situation: Situation) -> tuple[float, float]:
-    """The true ECE, and the largest true error in the frequency of a class, from many samples and no labels."""
+class Truth(NamedTuple):
+    """The true ECE and error in the frequency of a class, the largest of all classes.
+
+    `rarer` is the predicted frequency of y = 1, or of y = 0 if that is rarer; 1 if there are more than two classes.
+    """
+
+    ece: float
+    frequency: float
+    rarer: float = 1.0
+
+
+def measure_truth(situation: Situation) -> Truth:
+    """Measure the errors of a situation with many samples and no labels."""
     rng = np.random.default_rng(99)
     classes = situation.draw(rng, 1)[0].size
     probs, eta = situation.draw(rng, 4_000_000 // max(10, classes))
     if situation.multilabel:
         of_classes = [_measure_errors(probs[:, k], eta[:, k]) for k in range(classes)]
-        return max(ece for ece, _ in of_classes), max(gap for _, gap in of_classes)
+        return Truth(max(ece for ece, _ in of_classes), max(gap for _, gap in of_classes))
     if probs.ndim == 1:
-        return _measure_errors(probs, eta)
+        predicted = float(probs.mean())
+        return Truth(*_measure_errors(probs, eta), min(predicted, 1 - predicted))
     rows, top = np.arange(len(probs)), np.argmax(probs, axis=1)
     ece, _ = _measure_errors(probs[rows, top], eta[rows, top])
-    return ece, float(np.abs(np.mean(probs - eta, axis=0)).max())
+    return Truth(ece, float(np.abs(np.mean(probs - eta, axis=0)).max()))
 
 
 def _measure_errors(confidence: np.ndarray, chance: np.ndarray) -> tuple[float, float]:
@@ -165,9 +177,10 @@ def simulate(situation: Situation, *, repeats: int, seed: int = 0) -> Rates:
     )
 
 
-def is_detectable(rates: Rates, truth: tuple[float, float]) -> bool:
-    """Whether the verdict states that errors as large as the true ones would have been seen."""
-    return truth[0] > rates.detectable or truth[1] > rates.detectable_frequency
+def is_detectable(rates: Rates, truth: Truth) -> bool:
+    """Whether trust would state that errors as large as the true ones would have been seen."""
+    stated = truth.ece > rates.detectable or truth.frequency > rates.detectable_frequency
+    return stated or truth.frequency >= truth.rarer
 
 
 def write_row(index: int, *, repeats: int) -> tuple[str, bool]:
@@ -182,7 +195,7 @@ def write_row(index: int, *, repeats: int) -> tuple[str, bool]:
     holds = (rates.alarm if calibrated else rates.trusted if seen else 0.0) <= LIMIT + slack
     named = "" if not situation.culprits else f"{rates.named:.0%}"
     row = (
-        f"| {situation.name}{' *' if seen else ''} | {situation.samples:,} | {truth[0]:.2%}, {truth[1]:.2%} | "
+        f"| {situation.name}{' *' if seen else ''} | {situation.samples:,} | {truth.ece:.2%}, {truth.frequency:.2%} | "
         f"{rates.detectable:.2%}, {rates.detectable_frequency:.2%} | {rates.trusted:.1%} | {rates.unclear:.1%} | "
         f"{rates.alarm:.1%} | {rates.true:.1%} | {named} | {'kept' if holds else '**broken**'} |"
     )
@@ -205,7 +218,8 @@ def main() -> None:
         "`true`: the share of verdicts whose regime is true. `named`: the share of alarms that name a class at fault.",
         "",
         "Limits: false alarms (a calibrated situation is not trusted) at most 5%, and false trust at most 5% if the",
-        "true error is above the stated one (marked *), up to three standard errors of the simulation.",
+        "true error is above the stated one, or if the rarer of two classes is at least twice as frequent as predicted",
+        "(marked *), up to three standard errors of the simulation.",
         "",
         "| situation | samples | true error | stated | trusted | cannot tell | not trusted | true | named | limit |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",

@@ -14,7 +14,7 @@ import refocal
 from refocal import calibrate_multilabel, evaluate_multilabel, sigmoid_posterior
 from refocal.calibrators import load
 from refocal.metrics.diagnosis import correct_together, diagnose
-from refocal.report import cross_calibrate_multilabel, multilabel_verdict
+from refocal.report import cross_calibrate_multilabel, multilabel_verdict, verdict
 from refocal.stats.calibrated_sums import adjust_holm
 
 NAMES = ("fine", "rare", "sure", "high")
@@ -42,9 +42,9 @@ def report(calibration):
 
 
 def test_only_errors_that_would_have_been_seen_are_corrected_for_good(report, monkeypatch):
-    monkeypatch.setattr(multilabel_verdict, "TOO_MUCH", 1.0)
-    verdict = multilabel_verdict.write_multilabel_verdict(report.reports, NAMES, tried=True, unfitted=())
-    assert verdict.sentences[0].endswith("; calibration turns them into probabilities that you can use.")
+    monkeypatch.setattr(verdict, "_TOO_MUCH", 1.0)
+    written = multilabel_verdict.write_multilabel_verdict(report.reports, NAMES, tried=True, unfitted=())
+    assert written.sentences[0].endswith("; calibration turns them into probabilities that you can use.")
 
 
 def test_the_verdict_names_the_classes_that_fail(report):

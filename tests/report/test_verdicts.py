@@ -16,6 +16,7 @@ benchmark = load("verdicts")
 
 REPEATS = 5
 MOST = 5_000  # samples
+NAMES = [situation.name for situation in situations.SITUATIONS]
 LABELS = {situation.name: situation for situation in situations.SITUATIONS if situation.multilabel}
 SMALL = [each for each in situations.SITUATIONS if "1,000 classes" not in each.name and not each.multilabel]
 CALIBRATED = [situation for situation in SMALL if situation.true == situations.RIGHT and situation.samples <= MOST]
@@ -24,7 +25,7 @@ WRONG = [situation for situation in SMALL if situation.true <= situations.WRONG 
 
 def test_there_are_enough_situations():
     assert len(situations.SITUATIONS) >= 40
-    assert len({situation.name for situation in situations.SITUATIONS}) == len(situations.SITUATIONS)
+    assert len(set(NAMES)) == len(NAMES)
 
 
 @pytest.mark.thorough
@@ -68,6 +69,39 @@ def test_words_of_a_binary_verdict():
     assert "Where the probability of fraud is" in report.verdict.sentences[2]
     low = evaluate(truth / 2, labels, input="probs")
     assert low.verdict.sentences[0] == "The probabilities of class 1 are too low."
+
+
+@pytest.mark.parametrize("predicted", [0.0, 1e-6])
+def test_no_positive_in_60_samples_is_no_reason_to_trust(predicted):
+    report = evaluate(np.full(60, predicted), np.zeros(60, int), input="probs", class_names=("fine", "fraud"))
+    assert report.verdict.regime == "unclear"
+    assert (
+        report.verdict.sentences[0] == "No sign of miscalibration, but fraud is too rare in 60 samples to rule it out."
+    )
+    assert report.verdict.sentences[-1] == "Fraud could be far more frequent than predicted and go unnoticed."
+
+
+def test_a_rare_class_that_is_predicted_too_rarely_is_not_trusted():
+    names = [name for name in NAMES if "times as frequent" in name]
+    assert len(names) == 5
+    rates = [benchmark.simulate(situations.SITUATIONS[NAMES.index(name)], repeats=20) for name in names]
+    assert max(rate.trusted for rate in rates) == 0
+    assert min(rate.alarm for rate in rates) > 0
+
+
+def test_the_class_that_is_too_rare_is_the_rarer_one():
+    labels = np.arange(1000) > 9  # 10 times y = 0
+    report = evaluate(np.full(1000, 0.99), labels.astype(int), input="probs")
+    assert "but class 0 is too rare in 1,000 samples" in report.verdict.sentences[0]
+    assert report.verdict.sentences[-1] == "Class 0 could be 2.3 times as frequent as predicted and go unnoticed."
+
+
+def test_percentages_have_as_many_digits_as_tell_them_apart():
+    certain = np.zeros((5000, 3))
+    certain[:, 0] = 1
+    report = evaluate(certain, np.eye(5000, dtype=int)[7], input="probs")
+    assert "100.00% sure and 99.98% right" in report.verdict.sentences[1]
+    assert "class 0, 100.00% predicted on average, 99.98% observed" in report.verdict.sentences[2]
 
 
 def test_one_column_and_two_give_the_same_report():

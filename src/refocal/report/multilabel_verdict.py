@@ -11,7 +11,7 @@ import numpy as np
 from refocal.metrics.diagnosis import FALSE_ALARM, POWER, Diagnosis, correct_together
 from refocal.report.multilabel_record import fails, rank_classes
 from refocal.report.record import Method, Report, Verdict
-from refocal.report.verdict import TOO_MUCH, call_class, format_points, say_p_value, write_verdict
+from refocal.report.verdict import call_class, format_points, is_rare, say_p_value, stays_open, write_verdict
 from refocal.report.words import format_count, format_interval, format_number, format_percent, lower_title
 
 _NAMED = 3  # classes that a sentence names
@@ -52,16 +52,7 @@ def _judge(report: Report, before: Diagnosis, after: Diagnosis, changed: float, 
         below=None,
         alone=not tried,
     )
-    if verdict.regime in ("calibrated", "unclear") and _is_rare(before):
-        few = f"No sign of miscalibration, but {count_events(report)} are too few to rule it out."
-        verdict = Verdict("unclear", (few, *verdict.sentences[1:]))
     return replace(report, methods=(given,) if chosen is given else (given, chosen), verdict=verdict)
-
-
-def _is_rare(found: Diagnosis) -> bool:
-    """Whether a mean probability of twice the frequency (of y = 1, or of y = 0 if that is rarer) could go unseen."""
-    rarer = max(min(share, 1 - share) for share in (found.predicted, found.observed))
-    return found.detectable_frequency > rarer
 
 
 def count_events(report: Report) -> str:
@@ -132,7 +123,7 @@ def _say_remedy(reports: Sequence[Report], failing: Sequence[int], *, tried: boo
     if not failing:
         return "; calibration fits a little better."
     left = [index for index in range(len(reports)) if fails(reports[index].chosen)]
-    if not left and any(_diagnosis(reports[index].chosen).detectable > TOO_MUCH for index in failing):
+    if not left and any(stays_open(_diagnosis(reports[index].chosen), binary=True) for index in failing):
         return f"; calibration corrects them as far as {reports[0].samples:,} samples can show."
     if not left:
         return "; calibration turns them into probabilities that you can use."
@@ -168,7 +159,7 @@ def _say_rest(
             f"{subject}, an error above {format_points(seen)} (ECE, in an eighth of the samples or more) would have "
             f"been seen with {POWER:.0%} probability."
         )
-    rare = [index for index in unclear if _is_rare(_diagnosis(reports[index].given))]
+    rare = [index for index in unclear if is_rare(_diagnosis(reports[index].given))]
     if rare:
         counts = [f"{call_class(names[index])} ({count_events(reports[index])})" for index in rare]
         sentences.append(f"Too rare to tell: {_join(counts)}.")

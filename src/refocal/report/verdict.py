@@ -9,11 +9,13 @@ from refocal.report.record import Method, Verdict
 from refocal.report.words import format_number, format_p_value, format_percent, lower_title
 
 _SLIGHT = 0.01  # a smaller ECE rarely matters
-TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
+_TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays open
 _STEEP = 2.0  # standard errors of a slope that is there
 _LEAST_FOR_FACTOR = 1e-4  # of a smaller probability, a factor tells nothing
 _LEAST_FACTOR = 1.15  # points tell a smaller one better: rounded, it would be 1.0 or 1.1
+_LITTLE = 0.01  # gain of NLL
 _NAMED = 3  # classes that a sentence names
+_MOST_DIGITS = 4
 
 
 def write_verdict(
@@ -42,7 +44,7 @@ def write_verdict(
     before = _require_diagnosis(given)
     regime, answer = _find_regime(given, before, class_names, samples)
     sentences = [
-        answer + _say_remedy(given, chosen, regime, samples=samples, alone=alone),
+        answer + _say_remedy(given, chosen, regime, binary=len(class_names) == 2, samples=samples, alone=alone),
         *_say_why(given, before, class_names),
     ]
     if gamma and below is not None:
@@ -62,9 +64,7 @@ def write_verdict(
 def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], samples: int) -> tuple[str, str]:
     """Name the regime of the scores, and begin the sentence that answers the question."""
     if found.p_value > FALSE_ALARM:
-        if found.detectable > TOO_MUCH:
-            return "unclear", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
-        return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
+        return _find_trust(found, class_names, samples)
     ece = given.measures["ece"].value
     slightly = "slightly " if ece < _SLIGHT else ""
     if len(class_names) == 2:
@@ -79,6 +79,16 @@ def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], sa
     return regime, f"These scores are {slightly}{regime}"
 
 
+def _find_trust(found: Diagnosis, class_names: Sequence[str], samples: int) -> tuple[str, str]:
+    """Say whether the data are enough to trust scores that no test rejects."""
+    if found.detectable > _TOO_MUCH:
+        return "unclear", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
+    if stays_open(found, binary=len(class_names) == 2):
+        rarer, _ = _find_rarer(found, class_names)
+        return "unclear", f"No sign of miscalibration, but {rarer} is too rare in {samples:,} samples to rule it out"
+    return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
+
+
 def _find_binary_regime(found: Diagnosis, positive: str, ece: float, slightly: str) -> tuple[str, str]:
     gap = found.predicted - found.observed
     if found.failed("frequencies") and abs(gap) >= ece / 2:
@@ -91,18 +101,35 @@ def _find_binary_regime(found: Diagnosis, positive: str, ece: float, slightly: s
     return "underconfident", f"The probabilities of {positive} are {slightly}not extreme enough"
 
 
-def _say_remedy(given: Method, chosen: Method, regime: str, *, samples: int, alone: bool) -> str:
+def is_rare(found: Diagnosis) -> bool:
+    """Whether twice the predicted frequency (of y = 1, or of y = 0 if that is rarer) could go unseen."""
+    return found.detectable_frequency > min(found.predicted, 1 - found.predicted)
+
+
+def _find_rarer(found: Diagnosis, class_names: Sequence[str]) -> tuple[str, float]:
+    """Name the class that is predicted less often, and how often."""
+    index = int(found.predicted <= 0.5)
+    return call_class(class_names[index]), found.predicted if index else 1 - found.predicted
+
+
+def stays_open(found: Diagnosis, *, binary: bool) -> bool:
+    """Whether large errors could go unseen."""
+    return found.detectable > _TOO_MUCH or (binary and is_rare(found))
+
+
+def _say_remedy(given: Method, chosen: Method, regime: str, *, binary: bool, samples: int, alone: bool) -> str:
     """End the first sentence: what the recommended method does."""
     trusted = regime in ("calibrated", "unclear")
     if chosen.given:
         return "." if alone or trusted else "; none of the methods does better."
     title = lower_title(chosen.title)
-    if chosen.measures["nll"].value >= given.measures["nll"].value:
+    gain = given.measures["nll"].value - chosen.measures["nll"].value
+    if not gain > 0:
         return f"; {title} does not make them better."
     if trusted:
-        return f"; {title} fits a little better."
+        return f"; {title} fits {'a little ' if gain < _LITTLE else ''}better."
     after = _require_diagnosis(chosen)
-    if after.p_value > FALSE_ALARM and after.detectable > TOO_MUCH:
+    if after.p_value > FALSE_ALARM and stays_open(after, binary=binary):
         return f"; {title} corrects them as far as {samples:,} samples can show."
     if after.p_value > FALSE_ALARM:
         return f"; {title} turns them into probabilities that you can use."
@@ -114,7 +141,7 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
     binary = len(class_names) == 2
     sentences = [_say_means(found, binary=binary)]
     if found.p_value > FALSE_ALARM:
-        return [*sentences, _say_detectable(found, binary=binary)]
+        return [*sentences, *_say_detectable(found, class_names)]
     if binary and found.range.p_value <= FALSE_ALARM:
         sentences.append(_say_range(call_class(class_names[1]), found.range))
     sentences += _say_failing_classes(found, class_names)
@@ -130,7 +157,7 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
 def _say_means(found: Diagnosis, *, binary: bool) -> str:
     """Say what was predicted and observed on average."""
     tested = f"(tests of calibration: {say_p_value(found.p_value)})"
-    predicted, observed = format_percent(found.predicted), format_percent(found.observed)
+    predicted, observed = _format_apart(found.predicted, found.observed)
     if not binary:
         return f"On average they are {predicted} sure and {observed} right {tested}."
     means = f"{predicted} predicted, {observed} observed"
@@ -144,11 +171,7 @@ def _say_means(found: Diagnosis, *, binary: bool) -> str:
 def _say_failing_classes(found: Diagnosis, class_names: Sequence[str]) -> list[str]:
     """Name the classes whose frequencies or probabilities are off."""
     if (failed := found.failed("frequencies")) and failed.classes:
-        listed = "; ".join(
-            f"{call_class(class_names[each.index])}, {format_percent(each.predicted)} predicted on average, "
-            f"{format_percent(each.observed)} observed"
-            for each in failed.classes[:_NAMED]
-        )
+        listed = "; ".join(_say_frequency(each, class_names) for each in failed.classes[:_NAMED])
         return [f"Class frequencies are off: {listed}{_say_more(failed.classes)}."]
     failed = found.failed("classes")
     if failed is None or not _are_few(failed.classes, found, len(class_names)):
@@ -161,6 +184,11 @@ def _say_failing_classes(found: Diagnosis, class_names: Sequence[str]) -> list[s
         more = len(others) - _NAMED
         sentences.append(f"The same test fails for {names}{f' and {more:,} more' if more > 0 else ''}.")
     return sentences
+
+
+def _say_frequency(gap: ClassGap, class_names: Sequence[str]) -> str:
+    predicted, observed = _format_apart(gap.predicted, gap.observed)
+    return f"{call_class(class_names[gap.index])}, {predicted} predicted on average, {observed} observed"
 
 
 def _say_factor(found: Diagnosis) -> str:
@@ -184,9 +212,8 @@ def _say_range(class_name: str, gap: RangeGap) -> str:
     else:
         where = f"between {_short(gap.low)} and {_short(gap.high)}"
     digits = 2 if gap.high <= 0.01 or gap.low >= 0.99 else 1
-    numbers = (
-        f"{format_percent(gap.predicted, digits)} on average, but {format_percent(gap.observed, digits)} came true"
-    )
+    predicted, observed = _format_apart(gap.predicted, gap.observed, digits)
+    numbers = f"{predicted} on average, but {observed} came true"
     side = "high" if gap.predicted > gap.observed else "low"
     small, large = sorted((gap.predicted, gap.observed))
     if gap.high <= 0.1 and small >= _LEAST_FOR_FACTOR and large / small >= _LEAST_FACTOR:
@@ -196,16 +223,25 @@ def _say_range(class_name: str, gap: RangeGap) -> str:
     return f"Where the probability of {class_name} is {where}, it is {size}: {numbers}."
 
 
-def _say_detectable(found: Diagnosis, *, binary: bool) -> str:
-    """Say which errors would have been seen."""
+def _say_detectable(found: Diagnosis, class_names: Sequence[str]) -> list[str]:
+    """Say which errors would have been seen, and how far off a rare class could be."""
     if found.detectable >= 1:
-        return "No error would have been seen reliably in so few samples."
+        return ["No error would have been seen reliably in so few samples."]
     error = (
         f"An error above {format_points(found.detectable)} (ECE, in an eighth of the samples or more) would have been "
         f"seen with {POWER:.0%} probability"
     )
+    binary = len(class_names) == 2
     what = "an average error" if binary else "an error in the frequency of a class"
-    return f"{error}; so would {what} above {format_points(min(found.detectable_frequency, 1.0))}."
+    sentences = [f"{error}; so would {what} above {format_points(min(found.detectable_frequency, 1.0))}."]
+    if binary and is_rare(found):
+        rarer, predicted = _find_rarer(found, class_names)
+        more = "far more frequent than"
+        if predicted >= _LEAST_FOR_FACTOR:
+            factor = 1 + found.detectable_frequency / predicted
+            more = f"{factor:.{1 if factor < 10 else 0}f} times as frequent as"
+        sentences.append(f"{_capitalize(rarer)} could be {more} predicted and go unnoticed.")
+    return sentences
 
 
 def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, changed: float) -> list[str]:
@@ -227,7 +263,7 @@ def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, ch
         sentences.append(
             f"After it, some miscalibration is left ({say_p_value(after.p_value)}): {_say_left(after, class_names)}."
         )
-    elif after.detectable > TOO_MUCH:
+    elif stays_open(after, binary=len(class_names) == 2):
         sentences.append(
             f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}), but only an error above "
             f"{format_points(min(after.detectable, 1.0))} would have been seen reliably."
@@ -267,6 +303,19 @@ def _require_diagnosis(method: Method) -> Diagnosis:
 def call_class(class_name: str) -> str:
     """Name a class in a sentence: a number alone would not read as a name."""
     return f"class {class_name}" if class_name.isdecimal() else class_name
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _format_apart(first: float, second: float, digits: int = 1) -> tuple[str, str]:
+    """Format two percentages with as many digits as it takes to tell them apart, if a few more do."""
+    for more in range(digits, _MOST_DIGITS + 1):
+        texts = format_percent(first, more), format_percent(second, more)
+        if texts[0] != texts[1]:
+            return texts
+    return format_percent(first, digits), format_percent(second, digits)
 
 
 def format_points(value: float) -> str:
