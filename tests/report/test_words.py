@@ -109,7 +109,8 @@ def test_p_values_are_not_probabilities_of_being_calibrated(binary):
 def test_the_band_is_said_to_hold_each_dot_with_95_percent(binary):
     shown = read_page(binary)
     assert "each dot of a calibrated model lies in the gray band with a probability of 95%" in shown
-    assert "about one dot in 20 is filled by chance" in shown
+    assert "A dot is filled if it lies outside its 95% range, as about one dot in 20 does by chance alone." in shown
+    assert "The gray band joins the ranges of after ." in shown  # a tag stands before the stop
     assert "than chance allows" not in shown
 
 

@@ -13,7 +13,7 @@ from refocal.report.multilabel_verdict import count_events, describe_way
 from refocal.report.notebook import fill_notebook, make_identity
 from refocal.report.page import fill_page
 from refocal.report.record import Method, Report
-from refocal.report.sections import Section, draw_overview
+from refocal.report.sections import Section, draw_overview, explain_dots
 
 _DETAILED = 6  # classes with a diagram
 _DETAILED_AT_LEAST = 3  # of them if none fails
@@ -87,8 +87,7 @@ def _build_overview(report: MultilabelReport) -> str:
     name = markup.isolate(report.class_names[worst])
     what = f"the worst class, {name}" if fails(own.given) else f"{name}, the class with the largest ECE"
     caption = (
-        f"Reliability of {what}{_name_colors(own)}. On the diagonal, the probability is right. If it is right "
-        "everywhere, about one dot in 20 is filled by chance."
+        f"Reliability of {what}{_name_colors(own)}. On the diagonal, the probability is right. {explain_dots(own)}"
     )
     return f"<figure><figcaption>{caption}</figcaption>{draw_overview(own)}</figure>"
 

@@ -74,10 +74,17 @@ def build_overview(report: Report) -> str:
     chart = draw_overview(report)
     colors = "" if report.chosen.given else ", <b class='before'>before</b> and <b class='after'>after</b>"
     what = "probability" if report.task == "binary" else "confidence"
-    caption = (
-        f"On the diagonal, the {what} is right. If it is right everywhere, about one dot in 20 is filled by chance."
+    caption = f"Reliability{colors}. On the diagonal, the {what} is right. {explain_dots(report)}"
+    return f"<figure><figcaption>{caption}</figcaption>{chart}</figure>" if chart else ""
+
+
+def explain_dots(report: Report) -> str:
+    """Say what a filled dot and the gray band of the overview mean."""
+    ranges = "these ranges" if report.chosen.given else "the ranges of <b class='after'>after</b>"
+    return (
+        "A dot is filled if it lies outside its 95% range, as about one dot in 20 does by chance alone. "
+        f"The gray band joins {ranges}."
     )
-    return f"<figure><figcaption>Reliability{colors}. {caption}</figcaption>{chart}</figure>" if chart else ""
 
 
 def draw_overview(report: Report, *, name: str = "overview") -> str:
