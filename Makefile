@@ -101,8 +101,8 @@ test-docs: $(VENV)/.docs
 RELEASE := build/release
 dist: $(VENV)/.test
 	$(BIN)/python tools/release_gaps.py "$(TAG)" "$(ADDRESS)"
+	rm -rf dist $(RELEASE)
 	$(BIN)/python tools/release_tree.py $(RELEASE) $(if $(ADDRESS)$(SITE),$(ADDRESS) $(SITE) $(or $(TAG),main))
-	rm -rf dist
 	$(BIN)/python -m build --outdir dist $(RELEASE)
 	$(BIN)/python -m build --outdir dist $(RELEASE)/lab
 	$(BIN)/python -m twine check --strict dist/*

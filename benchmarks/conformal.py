@@ -1,4 +1,4 @@
-"""Prediction sets: how often they hold the true class, and how large they are before and after the posterior map.
+"""Prediction sets: how often they contain the true class, and how large they are before and after the posterior map.
 
 python benchmarks/conformal.py --jobs 2 --repeats 5 --out benchmarks/results/conformal.md
 

@@ -1,8 +1,8 @@
 """How many classes does a 95% prediction set need?
 =================================================
 
-A prediction set is a set of classes that holds the true class with a probability that you choose. Wrong probabilities
-do not break that promise, but they can make the sets larger.
+A prediction set is a set of classes that contains the true class with a probability that you choose. Wrong
+probabilities do not break that promise, but they can make the sets larger.
 """  # noqa: D205
 
 # %%

@@ -170,6 +170,13 @@ def test_an_address_alone_is_not_enough(tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
+def test_no_folder_is_overwritten(tmp_path, capsys):
+    (tmp_path / "kept.txt").touch()
+    assert release_tree.main([str(tmp_path)]) == 2
+    assert "must be new or empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
+
+
 def test_the_changelog_has_a_place_for_this_version():
     headings = re.findall(r"^## (.+)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     released = [heading for heading in headings if heading != "Unreleased"]

@@ -89,12 +89,14 @@ def _replace(path: Path, pattern: str, replacement: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Make the copy anew."""
+    """Make the copy."""
     if len(arguments) not in (1, 4):
         print("needs FOLDER, or FOLDER ADDRESS SITE REF: with an address, also SITE=", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists() and any(folder.iterdir()):
+        print(f"{folder} must be new or empty", file=sys.stderr)
+        return 2
     copy_tree(REPOSITORY, folder)
     if arguments[1:]:
         write_address(folder, *arguments[1:])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-# marks of tests that a target of their own runs, and what is said of them
+# tests with these marks have a target of their own; the reason that is listed for them
 LEFT_OUT = {
     "slow": "slow: `make test-slow` runs them",
     "thorough": "thorough: `make test-thorough` runs them",

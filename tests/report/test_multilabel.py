@@ -47,6 +47,11 @@ def test_only_errors_that_would_have_been_seen_are_corrected_for_good(report, mo
     assert written.sentences[0].endswith("; calibration turns them into probabilities that you can use.")
 
 
+def test_means_of_a_rare_class_have_digits_that_tell_them_apart():
+    found = evaluate_multilabel(np.full((50_000, 1), 1e-4), np.arange(50_000)[:, None] < 20, input="probs")
+    assert "; 0.01% predicted on average, 0.04% observed" in found.verdict.sentences[1]
+
+
 def test_the_verdict_names_the_classes_that_fail(report):
     assert report.verdict.regime == "miscalibrated"
     words = report.verdict.sentences

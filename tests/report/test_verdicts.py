@@ -76,7 +76,7 @@ def test_no_positive_in_60_samples_is_no_reason_to_trust(predicted):
     report = evaluate(np.full(60, predicted), np.zeros(60, int), input="probs", class_names=("fine", "fraud"))
     assert report.verdict.regime == "unclear"
     assert (
-        report.verdict.sentences[0] == "No sign of miscalibration, but fraud is too rare in 60 samples to rule it out."
+        report.verdict.sentences[0] == "No sign of miscalibration, but fraud is too rare for 60 samples to rule it out."
     )
     assert report.verdict.sentences[-1] == "Fraud could be far more frequent than predicted and go unnoticed."
 
@@ -92,8 +92,43 @@ def test_a_rare_class_that_is_predicted_too_rarely_is_not_trusted():
 def test_the_class_that_is_too_rare_is_the_rarer_one():
     labels = np.arange(1000) > 9  # 10 times y = 0
     report = evaluate(np.full(1000, 0.99), labels.astype(int), input="probs")
-    assert "but class 0 is too rare in 1,000 samples" in report.verdict.sentences[0]
-    assert report.verdict.sentences[-1] == "Class 0 could be 2.3 times as frequent as predicted and go unnoticed."
+    assert "but class 0 is too rare for 1,000 samples" in report.verdict.sentences[0]
+    assert report.verdict.sentences[-1] == "Class 0 could be 2.5 times as frequent as predicted and go unnoticed."
+
+
+def test_trust_in_a_rare_class_would_have_noticed_twice_its_frequency():
+    rng = np.random.default_rng(4)
+    for samples in (1650, 2300):  # just too few, and just enough
+        probs = np.full(samples, 0.01)
+        judged = [benchmark.judge(probs, (rng.random(samples) < 0.02).astype(int)) for _ in range(60)]
+        assert sum(each.verdict.regime == "calibrated" for each in judged) <= 6  # 5% are 3
+        calm = benchmark.judge(probs, np.arange(samples) < samples // 100)
+        assert calm.verdict.regime == ("unclear" if samples == 1650 else "calibrated")
+
+
+def test_only_rare_classes_are_called_too_rare():
+    report = evaluate(np.full(12, 0.4), np.arange(12) < 5, input="probs")
+    assert "12 samples are too few to rule it out" in report.verdict.sentences[0]
+    assert "unnoticed" not in " ".join(report.verdict.sentences)
+
+
+def test_three_times_too_high_is_not_slightly_too_high():
+    labels = np.arange(20_000) < 80
+    for predicted, words in ((0.012, "are too high"), (0.0055, "are slightly too high")):
+        report = evaluate(np.full(20_000, predicted), labels, input="probs")
+        assert report.given.measures["ece"].value < 0.01
+        assert words in report.verdict.sentences[0]
+
+
+def test_a_class_that_stays_too_rare_after_calibration_is_named():
+    rng = np.random.default_rng(3)
+    probs = rng.beta(0.3, 60, 3000)
+    labels = (rng.random(3000) < probs).astype(int)
+    scores = 3 * probs.clip(0, 0.3)
+    report = calibrate(scores, labels, input="probs", method="temperature").report(scores, labels)
+    last = report.verdict.sentences[-1]
+    assert last.startswith("After it, no sign of miscalibration is left")
+    assert last.endswith("but class 1 could be 2.4 times as frequent as predicted and go unnoticed.")
 
 
 def test_percentages_have_as_many_digits_as_tell_them_apart():

@@ -74,8 +74,8 @@ def test_the_page_about_training_quotes_resnet50():
     page = " ".join((REPOSITORY / "docs/training.md").read_text(encoding="utf-8").split())
     losses = ("cross-entropy", "mmce", *(f"focal, γ = {gamma}" for gamma in (1, 2, 3)), "adafocal", "fla-53")
     told = (
-        "the ECE as given is {} % with cross-entropy, {} % with MMCE, {}, {} and {} % with γ = 1, 2 and 3, {} % with "
-        "AdaFocal and {} % with FLA-53"
+        "the ECE as given is {}% with cross-entropy, {}% with MMCE, {}, {} and {}% with γ = 1, 2 and 3, {}% with "
+        "AdaFocal and {}% with FLA-53"
     )
     assert told.format(*(by_loss[loss]["as given"]["ECE"] for loss in losses)) in page
     best = min(by_loss, key=lambda loss: by_loss[loss]["TS by NLL"]["NLL"])

@@ -34,7 +34,7 @@ def add_questions(command: Any) -> None:
         "--sets",
         type=float,
         metavar="COVERAGE",
-        help="measure sets of classes that hold the true class with this probability, such as 0.9",
+        help="measure sets of classes that contain the true class with this probability, such as 0.9",
     )
 
 

@@ -1,4 +1,4 @@
-"""Conformal prediction: sets of classes that hold the true class with a given probability.
+"""Conformal prediction: sets of classes that contain the true class with a given probability.
 
 Fit `PredictionSets` to held-out scores with `fit(scores, labels)`, on top of any calibrator, and get the sets of new
 scores with `predict_set(scores)`. Save it as JSON (`save`, `load`), or export it (`to_torch`, `to_onnx`).

@@ -1,4 +1,4 @@
-"""Sets of classes that hold the true class with a given probability."""
+"""Sets of classes that contain the true class with a given probability."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FIT, _PREDICT, _SPLIT = range(3)
 
 @final
 class PredictionSets(ClassifierMixin, BaseEstimator):
-    """Predict a set of classes that holds the true class with a probability of at least `coverage`.
+    """Predict a set of classes that contains the true class with a probability of at least `coverage`.
 
     Use it if an answer such as "cat or dog" is better than one class that is too often wrong: a clear case gets one
     class, a doubtful case several. The coverage holds for any classifier, on average over rows that are drawn like
@@ -60,7 +60,7 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
 
     Args:
         method: "lac", "aps" or "raps".
-        coverage: The least probability that a set holds the true class, between 0 and 1.
+        coverage: The least probability that a set contains the true class, between 0 and 1.
         by_class: Whether this holds for the rows of each class, not only for all rows. Each class then has its own
             threshold; one with too few rows is in every set, and `fit` warns.
         calibrator: What turns scores into probabilities; None for the scores as given. A fitted calibrator is used as
@@ -72,7 +72,7 @@ class PredictionSets(ClassifierMixin, BaseEstimator):
         penalty: For "raps": lambda, at least 0. None to choose the one of 0.001, 0.01, 0.1, 0.2 and 0.5 with the
             smallest sets, on `tuning_share` of the rows.
         penalty_after: For "raps": k_reg, the number of classes without a penalty. None for the number of most probable
-            classes that hold the true class with probability `coverage`, on `tuning_share` of the rows.
+            classes that contain the true class with probability `coverage`, on `tuning_share` of the rows.
         allow_empty: Whether a set may be empty. If not, it gets the most probable class, and coverage only grows.
         tuning_share: The share of the rows, chosen at random, for what is fitted or chosen before the threshold. It is
             not used if nothing is.

@@ -99,7 +99,7 @@ def _randomize(conformity: np.ndarray, own: np.ndarray, uniform: np.ndarray | No
 
 
 def choose_penalty_after(rows: Rows, *, coverage: float) -> int:
-    """Choose how many classes have no penalty: as many as hold the true class with probability `coverage`."""
+    """Choose how many classes have no penalty: as many as contain the true class with probability `coverage`."""
     true = np.take_along_axis(rows.probs, rows.labels[:, None], axis=1)
     ranks = 1 + np.sum(rows.probs > true, axis=1)
     found = -find_threshold(-ranks.astype(np.float64), rows.scale_weights(), coverage)

@@ -106,7 +106,7 @@ class SetOutcome:
     """Prediction sets by the probabilities of one method.
 
     Attributes:
-        coverage: How often a set holds the true class. The limits are for new rows, with a threshold from all rows.
+        coverage: How often a set contains the true class. The limits are for new rows, with a threshold from all rows.
         size: Mean number of classes in a set.
         sizes: Number of samples whose set has 1, 2, ... classes; sums of weights if samples have weights.
         worst_class: The class, by its index, whose rows are covered least often.
@@ -122,7 +122,7 @@ class SetOutcome:
 
 @dataclass(frozen=True)
 class SetPredictions:
-    """Sets of classes that hold the true class with a given probability, before and after.
+    """Sets of classes that contain the true class with a given probability, before and after.
 
     Attributes:
         target: The coverage that was asked for.

@@ -89,8 +89,8 @@ def evaluate(
         slices: Columns that divide the rows, such as {"region": regions}, each with one value per row, or a frame of
             such columns. Each part is measured, too; the rows where a value is missing are one part.
         costs: Costs (K, K) of decisions: row y holds the cost of each decision if the true class is y.
-        sets: A coverage, such as 0.9, for which prediction sets are measured: sets of classes that hold the true class
-            with this probability, see `refocal.conformal.PredictionSets`.
+        sets: A coverage, such as 0.9, for which prediction sets are measured: sets of classes that contain the true
+            class with this probability, see `refocal.conformal.PredictionSets`.
         source: Name of the data in the report.
 
     Returns:

@@ -11,7 +11,15 @@ import numpy as np
 from refocal.metrics.diagnosis import FALSE_ALARM, POWER, Diagnosis, correct_together
 from refocal.report.multilabel_record import fails, rank_classes
 from refocal.report.record import Method, Report, Verdict
-from refocal.report.verdict import call_class, format_points, is_rare, say_p_value, stays_open, write_verdict
+from refocal.report.verdict import (
+    call_class,
+    format_apart,
+    format_points,
+    is_rare,
+    say_p_value,
+    stays_open,
+    write_verdict,
+)
 from refocal.report.words import format_count, format_interval, format_number, format_percent, lower_title
 
 _NAMED = 3  # classes that a sentence names
@@ -138,10 +146,11 @@ def _say_worst(report: Report, name: str) -> list[str]:
     ece = report.given.measures["debiased_ece"]
     limits = format_interval("debiased_ece", ece)
     interval = f" ({limits})" if limits else ""
-    means = f"{format_percent(found.predicted)} predicted on average, {format_percent(found.observed)} observed"
+    predicted, observed = format_apart(found.predicted, found.observed)
     return [
         f"The worst is {call_class(name)}: its probabilities are {describe_way(report)}, with a debiased ECE of "
-        f"{format_percent(ece.value)}{interval}; {means} ({say_p_value(found.p_value)})."
+        f"{format_percent(ece.value)}{interval}; {predicted} predicted on average, {observed} observed "
+        f"({say_p_value(found.p_value)})."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Prediction sets in a report: how often they hold the true class, and how many classes they have."""
+"""Prediction sets in a report: how often they contain the true class, and how many classes they have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measure_sets(
         methods: Probabilities (N, K) as given and, if they differ, those of the recommended method.
         labels: Class indices (N,).
         sample_weight: One weight per row, or None.
-        coverage: The least probability that a set holds the true class.
+        coverage: The least probability that a set contains the true class.
     """
     folds = np.array_split(np.random.default_rng(_SEED).permutation(len(labels)), min(FOLDS, len(labels)))
     outcomes = [_measure(probs, labels, sample_weight, coverage, folds) for probs in methods]
@@ -68,7 +68,7 @@ def _measure(
 
 
 def _estimate_share(hit: np.ndarray, chosen: np.ndarray, sample_weight: np.ndarray | None, coverage: float) -> Estimate:
-    """Estimate how often sets of the chosen rows hold the true class.
+    """Estimate how often sets of the chosen rows contain the true class.
 
     The variance is at least that of the coverage that was asked for, so that few rows without a miss prove nothing.
     """

@@ -28,7 +28,7 @@ def build_sets(report: Report, sets: SetPredictions) -> str:
         for label, series, outcome in sides
     )
     return (
-        f"<p>For each sample, a set of classes is predicted that holds the true class with a probability of "
+        f"<p>For each sample, a set of classes is predicted that contains the true class with a probability of "
         f"{words.format_percent(sets.target)}: those whose probability reaches a threshold. "
         f"{_explain(report, sets)}</p>"
         "<div class='scroll decisions' tabindex='0' role='region' aria-label='Prediction sets'><table>"
@@ -48,7 +48,7 @@ def describe_sets(report: Report, sets: SetPredictions) -> list[str]:
         )
         lines.append(
             f"Prediction sets for a coverage of {words.format_percent(sets.target)}, {words.lower_title(label)}: "
-            f"{share} hold the true class; {size} classes on average; {worst} is covered least, "
+            f"{share} contain the true class; {size} classes on average; {worst} is covered least, "
             f"{words.format_percent(outcome.worst_coverage.value)}."
         )
     return [*lines, _explain(report, sets)]

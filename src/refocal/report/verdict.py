@@ -13,6 +13,9 @@ _TOO_MUCH = 0.05  # if so large an error cannot be ruled out, the question stays
 _STEEP = 2.0  # standard errors of a slope that is there
 _LEAST_FOR_FACTOR = 1e-4  # of a smaller probability, a factor tells nothing
 _LEAST_FACTOR = 1.15  # points tell a smaller one better: rounded, it would be 1.0 or 1.1
+_SLIGHT_FACTOR = 1.5  # a probability that is off by a larger one is not slightly off
+_RARE = 0.1  # a class that is predicted more often is not called rare
+_NOISE = 1.18  # twice as many cases have more noise, which hides an error that is larger than the stated one by this
 _LITTLE = 0.01  # gain of NLL
 _NAMED = 3  # classes that a sentence names
 _MOST_DIGITS = 4
@@ -66,8 +69,9 @@ def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], sa
     if found.p_value > FALSE_ALARM:
         return _find_trust(found, class_names, samples)
     ece = given.measures["ece"].value
-    slightly = "slightly " if ece < _SLIGHT else ""
-    if len(class_names) == 2:
+    binary = len(class_names) == 2
+    slightly = "slightly " if ece < _SLIGHT and not (binary and _find_factor(found) > _SLIGHT_FACTOR) else ""
+    if binary:
         return _find_binary_regime(found, call_class(class_names[1]), ece, slightly)
     if found.failed("confidence") is None and found.failed("bins") is None:
         what = "class frequencies" if found.failed("frequencies") else "probabilities of some classes"
@@ -85,7 +89,7 @@ def _find_trust(found: Diagnosis, class_names: Sequence[str], samples: int) -> t
         return "unclear", f"No sign of miscalibration, but {samples:,} samples are too few to rule it out"
     if stays_open(found, binary=len(class_names) == 2):
         rarer, _ = _find_rarer(found, class_names)
-        return "unclear", f"No sign of miscalibration, but {rarer} is too rare in {samples:,} samples to rule it out"
+        return "unclear", f"No sign of miscalibration, but {rarer} is too rare for {samples:,} samples to rule it out"
     return "calibrated", f"These probabilities can be trusted: no sign of miscalibration in {samples:,} samples"
 
 
@@ -102,8 +106,9 @@ def _find_binary_regime(found: Diagnosis, positive: str, ece: float, slightly: s
 
 
 def is_rare(found: Diagnosis) -> bool:
-    """Whether twice the predicted frequency (of y = 1, or of y = 0 if that is rarer) could go unseen."""
-    return found.detectable_frequency > min(found.predicted, 1 - found.predicted)
+    """Whether y = 1, or y = 0, is rare and could be twice as frequent as predicted and go unseen."""
+    rarer = min(found.predicted, 1 - found.predicted)
+    return rarer <= _RARE and _NOISE * found.detectable_frequency > rarer
 
 
 def _find_rarer(found: Diagnosis, class_names: Sequence[str]) -> tuple[str, float]:
@@ -157,7 +162,7 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
 def _say_means(found: Diagnosis, *, binary: bool) -> str:
     """Say what was predicted and observed on average."""
     tested = f"(tests of calibration: {say_p_value(found.p_value)})"
-    predicted, observed = _format_apart(found.predicted, found.observed)
+    predicted, observed = format_apart(found.predicted, found.observed)
     if not binary:
         return f"On average they are {predicted} sure and {observed} right {tested}."
     means = f"{predicted} predicted, {observed} observed"
@@ -187,15 +192,19 @@ def _say_failing_classes(found: Diagnosis, class_names: Sequence[str]) -> list[s
 
 
 def _say_frequency(gap: ClassGap, class_names: Sequence[str]) -> str:
-    predicted, observed = _format_apart(gap.predicted, gap.observed)
+    predicted, observed = format_apart(gap.predicted, gap.observed)
     return f"{call_class(class_names[gap.index])}, {predicted} predicted on average, {observed} observed"
 
 
 def _say_factor(found: Diagnosis) -> str:
-    """Say by which factor the mean is off, if it is small."""
+    factor = _find_factor(found)
+    return f" ({factor:.1f} times)" if factor >= _LEAST_FACTOR else ""
+
+
+def _find_factor(found: Diagnosis) -> float:
+    """Find by which factor the mean is off, if it is small; 1 if a factor tells nothing."""
     small, large = sorted((found.predicted, found.observed))
-    tells = small >= _LEAST_FOR_FACTOR and large < 0.1 and large / small >= _LEAST_FACTOR
-    return f" ({large / small:.1f} times)" if tells else ""
+    return large / small if small >= _LEAST_FOR_FACTOR and large < 0.1 else 1.0
 
 
 def _are_few(classes: Sequence[ClassGap], found: Diagnosis, among: int) -> bool:
@@ -212,7 +221,7 @@ def _say_range(class_name: str, gap: RangeGap) -> str:
     else:
         where = f"between {_short(gap.low)} and {_short(gap.high)}"
     digits = 2 if gap.high <= 0.01 or gap.low >= 0.99 else 1
-    predicted, observed = _format_apart(gap.predicted, gap.observed, digits)
+    predicted, observed = format_apart(gap.predicted, gap.observed, digits)
     numbers = f"{predicted} on average, but {observed} came true"
     side = "high" if gap.predicted > gap.observed else "low"
     small, large = sorted((gap.predicted, gap.observed))
@@ -235,13 +244,18 @@ def _say_detectable(found: Diagnosis, class_names: Sequence[str]) -> list[str]:
     what = "an average error" if binary else "an error in the frequency of a class"
     sentences = [f"{error}; so would {what} above {format_points(min(found.detectable_frequency, 1.0))}."]
     if binary and is_rare(found):
-        rarer, predicted = _find_rarer(found, class_names)
-        more = "far more frequent than"
-        if predicted >= _LEAST_FOR_FACTOR:
-            factor = 1 + found.detectable_frequency / predicted
-            more = f"{factor:.{1 if factor < 10 else 0}f} times as frequent as"
-        sentences.append(f"{_capitalize(rarer)} could be {more} predicted and go unnoticed.")
+        sentences.append(f"{_capitalize(_say_unseen(found, class_names))}.")
     return sentences
+
+
+def _say_unseen(found: Diagnosis, class_names: Sequence[str]) -> str:
+    """Say how frequent a rare class could be and go unseen."""
+    rarer, predicted = _find_rarer(found, class_names)
+    more = "far more frequent than"
+    if predicted >= _LEAST_FOR_FACTOR:
+        factor = 1 + _NOISE * found.detectable_frequency / predicted
+        more = f"{factor:.{1 if factor < 10 else 0}f} times as frequent as"
+    return f"{rarer} could be {more} predicted and go unnoticed"
 
 
 def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, changed: float) -> list[str]:
@@ -263,13 +277,14 @@ def _say_change(given: Method, chosen: Method, class_names: Sequence[str], *, ch
         sentences.append(
             f"After it, some miscalibration is left ({say_p_value(after.p_value)}): {_say_left(after, class_names)}."
         )
-    elif stays_open(after, binary=len(class_names) == 2):
-        sentences.append(
-            f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}), but only an error above "
-            f"{format_points(min(after.detectable, 1.0))} would have been seen reliably."
-        )
     else:
-        sentences.append(f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}).")
+        but = ""
+        if after.detectable > _TOO_MUCH:
+            seen = format_points(min(after.detectable, 1.0))
+            but = f", but only an error above {seen} would have been seen reliably"
+        elif stays_open(after, binary=len(class_names) == 2):
+            but = f", but {_say_unseen(after, class_names)}"
+        sentences.append(f"After it, no sign of miscalibration is left ({say_p_value(after.p_value)}){but}.")
     return sentences
 
 
@@ -309,7 +324,7 @@ def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _format_apart(first: float, second: float, digits: int = 1) -> tuple[str, str]:
+def format_apart(first: float, second: float, digits: int = 1) -> tuple[str, str]:
     """Format two percentages with as many digits as it takes to tell them apart, if a few more do."""
     for more in range(digits, _MOST_DIGITS + 1):
         texts = format_percent(first, more), format_percent(second, more)

@@ -44,8 +44,8 @@ def row_stride(classes: int) -> int:
 def allocate_logits(rows: int, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Room for the logits (rows, classes) of a chunk.
 
-    What pads a row is 0: on a CPU with matrix units, a product in bfloat16 or float16 reads one element more than an
-    odd number of classes, and multiplies it by 0, which leaves NaN if it holds NaN.
+    The padding of each row is 0. On a CPU with matrix units, a product in bfloat16 or float16 over an odd number of
+    classes reads one element of the padding and multiplies it by 0. If the element were NaN, so would be the product.
     """
     padded = torch.empty(rows, row_stride(classes), dtype=dtype, device=device)
     padded[:, classes:] = 0
