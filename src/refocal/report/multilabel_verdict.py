@@ -11,7 +11,15 @@ import numpy as np
 from refocal.metrics.diagnosis import FALSE_ALARM, POWER, Diagnosis, correct_together
 from refocal.report.multilabel_record import fails, rank_classes
 from refocal.report.record import Method, Report, Verdict
-from refocal.report.verdict import call_class, format_points, is_rare, say_p_value, stays_open, write_verdict
+from refocal.report.verdict import (
+    call_class,
+    fails_by_rounding,
+    format_points,
+    is_rare,
+    say_p_value,
+    stays_open,
+    write_verdict,
+)
 from refocal.report.words import format_count, format_interval, format_number, format_percent, lower_title
 
 _NAMED = 3  # classes that a sentence names
@@ -66,6 +74,8 @@ def count_events(report: Report) -> str:
 
 def describe_way(report: Report) -> str:
     """Say in a few words in which way the probabilities of a class are wrong, if they are."""
+    if fails(report.given) and fails_by_rounding(_diagnosis(report.given)):
+        return "wrong where they are 0 or 1"
     return _WAYS[_regime(report)]
 
 
