@@ -44,7 +44,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
             columns, scores, kind, request.scan, place, given=given
         )
         blocks = _blocks(text, classes.coding, request)
-        guesses = (*text.guesses, *columns.describe(request.choice, request.carry))
+        guesses = (*text.guesses, *columns.describe(request.choice, request.carry, width=scores))
         yield OpenFile(columns.input, classes, None, FileSize(about, scores), place, blocks, guesses)
 
 

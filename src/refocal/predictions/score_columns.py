@@ -19,7 +19,9 @@ _CLASS_COLUMN = re.compile(rf"({_STEM})(.+)", re.IGNORECASE)
 _OWN_STEMS = ("logit_", "prob_")  # of refocal's own files
 _WORDS: dict[str, Input] = {"logit": "logits", "prob": "probs", "proba": "probs", "probability": "probs"}
 _KINDS = {"probs": "probability of the second class", "logits": "log-odds of the second class"}
+_SEVERAL = {"probs": "probabilities", "logits": "logits"}
 _PAIRED = {word: pair for pair in reversed(OBVIOUS) for word in pair}
+_TARGET = "y"  # as in y_prob, the scores of a target y: not the class y of n and y
 _NEGATIONS = {"no", "not", "non", "nein", "não"}
 _NUMBER = re.compile(r"0|-?[1-9][0-9]{0,6}")  # at most 7 digits: a name cannot ask for a huge number
 
@@ -57,6 +59,13 @@ class ScoreColumns:
         return tuple(name for name in others if name.lower() in names or numbered.fullmatch(name))
 
 
+def describe_list(guess: str) -> str:
+    """Correct the guess about a column or an array: its rows hold the scores of several classes."""
+    for input, kind in _KINDS.items():
+        guess = guess.replace(f"{kind}: ", f"{_SEVERAL[input]}: ")
+    return guess
+
+
 def choose_scores(choice: ColumnChoice, names: Sequence[str], every: Sequence[str], place: Place) -> ScoreColumns:
     """Take the columns that the caller names from those that are left, `names`; `every` lists all, for the error."""
     option = "logit" if choice.prob is None else "prob"
@@ -88,7 +97,7 @@ def _positive(column: str) -> str | None:
     if found := _CLASS_COLUMN.fullmatch(column):
         return None if _NUMBER.fullmatch(found[2]) and found[2] != "0" else found[2]
     words = [word for word in re.split(r"[_. -]+", column) if word.lower() not in _WORDS]
-    return words[0] if len(words) == 1 and words[0].lower() in _PAIRED else None
+    return words[0] if len(words) == 1 and words[0].lower() in _PAIRED.keys() - {_TARGET} else None
 
 
 def find_label(column: str, labels: Sequence[str]) -> str | None:
@@ -228,5 +237,4 @@ def _take_group(stem: str, members: Sequence[tuple[str, str]], place: Place) -> 
                 )
                 raise place.error(message)
     found = order_classes(input, columns, classes)
-    kind = "logits" if input == "logits" else "probabilities"
-    return found if own else replace(found, guess=f"{kind}: {describe_names(found.columns)}")
+    return found if own else replace(found, guess=f"{_SEVERAL[input]}: {describe_names(found.columns)}")
