@@ -10,7 +10,7 @@ from refocal.predictions import ColumnChoice, Predictions, PredictionsError
 ROWS = "".join(f"{p},{q},{label}\n" for (p, q), label in zip(PROBS, LABELS, strict=True))
 
 
-@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
+@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")])
 def test_other_separators_are_said(tmp_path, separator, name):
     path = tmp_path / "a.csv"
     path.write_text(f"prob_0,prob_1,label\n{ROWS}".replace(",", separator), encoding="utf-8")

@@ -17,7 +17,7 @@ from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
-_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _BREAKS = b"\r\n"
 _TAIL = 1 << 12
 BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
@@ -128,7 +128,7 @@ def _split(line: bytes, separator: str) -> list[str]:
     """Split a row of any length, which need not be valid; the module csv limits the length of a value."""
     text = line.decode(errors="replace")
     text = text.rstrip("\r\n") if '"' in text else re.split(r"[\r\n]", text, maxsplit=1)[0]
-    values = re.finditer(rf'(?:^|{separator})(?:"((?:[^"]|"")*)"|([^{separator}]*))', text)
+    values = re.finditer(rf'(?:^|[{separator}])(?:"((?:[^"]|"")*)"|([^{separator}]*))', text)
     return [(found[1] or found[2] or "").replace('""', '"') for found in values]
 
 
