@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from refocal._check import Input
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError
-from refocal.predictions.labels import OBVIOUS
+from refocal.predictions.labels import NUMBER, OBVIOUS
 from refocal.predictions.names import describe_names, find_names, name_option
 
 # a column of one class: a stem, a separator and the class, such as prob_0, p_cat or "logit cat"; p0 as H2O writes it,
@@ -175,6 +175,8 @@ def _refuse_missing(names: Sequence[str], place: Place, what: str) -> Prediction
     listed = ", ".join(repr(name) for name in names[:10]) or "nothing"
     one = "columns logit_0 ... or prob_0 ..., or one column" if what == "column" else "an array"
     numbers = "; --prob '[0-9]*' for columns that are numbers" if what == "column" and {"0", "1"} <= set(names) else ""
+    if what == "column" and all(map(NUMBER.fullmatch, names)) and any("." in name for name in names):
+        numbers = "; line 1 must be a header with the names of the columns"
     message = (
         f"scores are missing: the file must have {one} 'logits' or 'probs', got {listed}; choose others with "
         f"--prob or --logit, in Python ColumnChoice(prob=...) or ColumnChoice(logit=...){numbers}"
