@@ -105,6 +105,11 @@ def partly_certain(probs: np.ndarray) -> np.ndarray:
     return np.where(half[:, None] if probs.ndim == 2 else half, certain, probs)
 
 
+def rounded(probs: np.ndarray) -> np.ndarray:
+    """Two decimals, so that small probabilities become exactly 0."""
+    return np.round(probs, 2)
+
+
 def decided(probs: np.ndarray) -> np.ndarray:
     """Certainty in the most probable class."""
     return np.eye(probs.shape[1])[np.argmax(probs, axis=1)]
@@ -173,13 +178,21 @@ SITUATIONS = (
         RIGHT,
     ),
     Situation("binary, calibrated, one score", 5_000, given(constant(np.array(0.3))), RIGHT),
-    Situation("binary, calibrated, two decimals", 10_000, given(beta(2, 2), lambda p: np.round(p, 2)), RIGHT),
+    Situation("binary, calibrated, two decimals", 10_000, given(beta(2, 2), rounded), RIGHT),
     Situation("overconfident, T = 0.5", 5_000, given(ten, lambda p: tempered(p, 0.5)), OVER),
     Situation("overconfident, T = 0.85", 20_000, given(ten, lambda p: tempered(p, 0.85)), OVER),
     Situation("overconfident, T = 0.5, few samples", 300, given(ten, lambda p: tempered(p, 0.5)), OVER | {"unclear"}),
     Situation("overconfident, 100 classes", 5_000, given(hundred, lambda p: tempered(p, 0.6)), OVER),
     Situation("overconfident, 1,000 classes", 5_000, given(thousand, lambda p: tempered(p, 0.6)), OVER),
     Situation("decisions only: exactly 0 and 1", 2_000, given(ten, decided), OVER),
+    Situation("small probabilities rounded to 0, 10 classes", 5_000, given(ten, rounded), frozenset({"miscalibrated"})),
+    Situation(
+        "binary, small probabilities rounded to 0",
+        20_000,
+        given(beta(0.3, 13), rounded),
+        LOW | {"miscalibrated"},
+    ),
+    Situation("overconfident, T = 0.5, two decimals", 5_000, given(ten, lambda p: rounded(tempered(p, 0.5))), OVER),
     Situation("label noise that the scores ignore", 5_000, truth_of(ten, noisy(0.1)), OVER),
     Situation("underconfident, T = 1.5", 5_000, given(ten, lambda p: tempered(p, 1.5)), UNDER),
     Situation("underconfident, T = 1.15", 20_000, given(ten, lambda p: tempered(p, 1.15)), UNDER),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from test_real_files import LABELS, PROBS, read
 
-from refocal.predictions import ColumnChoice, Predictions, PredictionsError
+from refocal.predictions import ColumnChoice, Predictions, PredictionsError, PredictionsWarning
 
 ROWS = "".join(f"{p},{q},{label}\n" for (p, q), label in zip(PROBS, LABELS, strict=True))
 
 
-@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
+@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")])
 def test_other_separators_are_said(tmp_path, separator, name):
     path = tmp_path / "a.csv"
     path.write_text(f"prob_0,prob_1,label\n{ROWS}".replace(",", separator), encoding="utf-8")
@@ -36,6 +36,51 @@ def test_a_comma_wins(tmp_path):
 def test_decimal_commas_are_refused(tmp_path, scores):
     (path := tmp_path / "a.csv").write_text(f"{scores};label\n0.5;1\n0,75;1\n", encoding="utf-8")
     message = rf"{scores}, row 1 \(line 3\): must be a number, got '0,75'; write a decimal point, not a comma"
+    with pytest.raises(PredictionsError, match=message):
+        Predictions.read(path)
+
+
+@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
+@pytest.mark.parametrize("scores", [["probs"], ["prob_1"], ["prob_0", "prob_1"]])
+def test_decimal_commas_beside_another_separator(tmp_path, separator, name, scores):
+    probs = [("1", "0"), ("0,25", "0,75"), ("1,5e-1", "8,5e-1"), ('"0,5"', '"0,5"')]
+    rows = [["a, b", *row[-len(scores) :], weight] for row, weight in zip(probs, ["2", "0", "0,5", "1"], strict=True)]
+    lines = [separator.join(row) for row in [["note", *scores, "weight"], *rows]]
+    (path := tmp_path / "a.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    guesses = [f"columns are separated by {name}; numbers have decimal commas; not used: note"]
+    found = read(path, guesses)
+    assert found.scores.reshape(4, -1)[:, -1].tolist() == [0, 0.75, 0.85, 0.5]
+    assert found.sample_weight.tolist() == [2, 0, 0.5, 1]
+
+
+def test_labels_with_decimal_commas_are_numbers(tmp_path):
+    names = [f"prob_{index}" for index in range(11)]
+    rows = [[*("0,5" if index in (true, 0) else "0" for index in range(11)), f"{true},0"] for true in (10, 2, 1)]
+    lines = [";".join(row) for row in [[*names, "label"], *rows]]
+    (path := tmp_path / "a.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    found = read(path, "columns are separated by semicolons; numbers have decimal commas")
+    assert found.labels.tolist() == [10, 2, 1]
+
+
+def test_other_columns_keep_their_decimal_commas(tmp_path):
+    text = "prob_1;weight;bill\n0,5;0,25;9,99\n1;2;1.000,5\n"
+    (path := tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    with pytest.warns(PredictionsWarning, match="numbers have decimal commas"):
+        found = Predictions.read(path, carry=True)
+    assert found.sample_weight.tolist() == [0.25, 2]
+    found.write(copy := tmp_path / "b.csv")
+    assert copy.read_text(encoding="utf-8").splitlines() == [
+        "weight,bill,prob_1",
+        '"0.25","9,99",0.5',
+        '"2","1.000,5",1',
+    ]
+    assert read(copy, "not used: bill").sample_weight.tolist() == [0.25, 2]
+
+
+@pytest.mark.parametrize("scores", ["probs", "prob_1"])
+def test_points_between_decimal_commas_are_refused(tmp_path, scores):
+    (path := tmp_path / "a.csv").write_text(f"{scores};label\n0,5;1\n0.75;1\n", encoding="utf-8")
+    message = rf"{scores}, row 1 \(line 3\): must be a number, got '0.75'; the numbers before it have decimal commas"
     with pytest.raises(PredictionsError, match=message):
         Predictions.read(path)
 

@@ -34,7 +34,9 @@ def test_truncated_anywhere(suffix, tmp_path):
         ("a.parquet", b"", "is not a parquet file: it must begin with b'PAR1', but it is empty"),
         ("a.parquet", b"PK\3\4", "is not a parquet file: it must begin with b'PAR1', but it begins with"),
         ("a.parquet", b"PAR1", "cannot read the footer"),
-        ("a.txt", b"", r"the suffix must be one of .npz, .parquet, .csv, got '.txt'"),
+        ("a.txt", b"", r"the suffix must be one of .npz, .parquet, .csv, got '.txt': .* may be called .csv"),
+        ("a.npy", b"", r"the suffix must be .* got '.npy': save scores and labels in one file with numpy.savez"),
+        ("a.pt", b"", r"the suffix must be .* got '.pt': pickles are never read"),
         ("a", b"", r"the suffix must be one of .npz, .parquet, .csv, got ''"),
     ],
 )

@@ -86,6 +86,27 @@ def test_csv_of_r_with_booleans(tmp_path):
     check(path, f"label column: truth; {ONE}prob.TRUE; not used: (no name); true is the second class")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".npz", ".parquet"])
+def test_rows_of_predict_proba_for_several_classes(tmp_path, suffix):
+    probs = np.array([[0.5, 0.25, 0.25], [0.25, 0.75, 0.0], [0.0, 0.0, 1.0]])
+    path = tmp_path / f"a{suffix}"
+    rows = [str(row) for row in probs.tolist()] if suffix == ".csv" else list(probs)
+    frame = pd.DataFrame({"y_proba": rows, "y_true": [0, 1, 2]})
+    if suffix == ".npz":
+        np.savez(path, y_proba=probs, y_true=[0, 1, 2])
+    else:
+        frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+    what = "array" if suffix == ".npz" else "column"
+    assert read(path, f"label {what}: y_true; probabilities: y_proba").scores.tolist() == probs.tolist()
+
+
+def test_y_prob_is_not_about_a_class_y(tmp_path):
+    pd.DataFrame({"y_prob": P, "y_true": LABELS}).to_csv(path := tmp_path / "a.csv", index=False)
+    check(path, f"label column: y_true; {ONE}y_prob")
+    pd.DataFrame({"y_prob": P, "y_true": WORDS}).to_csv(path, index=False)
+    check(path, f"label column: y_true; {ONE}y_prob; classes: no, yes")
+
+
 def test_csv_of_a_german_excel(tmp_path):
     rows = [f"{k};{'ja' if y else 'nein'};{p}" for k, (y, p) in enumerate(zip(LABELS, P, strict=True))]
     text = "\r\n".join(["Kunde;Gekündigt;Wahrscheinlichkeit", *rows, "", ""])

@@ -35,7 +35,14 @@ LIST = 'logits,label\n"[1, 2, 3]",0\n'
         ("logit_1,label\n1,0\ncat,0\n", r"logit_1, row 1 \(line 3\): must be a number, got 'cat'"),
         ("logit_1,label\n1,0\nNaN,0\n", r"logit_1, row 1 \(line 3\): must be finite, got nan"),
         ("logit_1,label\n1,0\n0,1.5\n", r"label, row 1 \(line 3\): must be a whole number from 0 to 1, got 1.5"),
-        ("prob_0,prob_1\n1,0\n0.5,0.6\n", r"prob_\.\.\., row 1 \(line 3\): must sum to 1, got 1.1"),
+        (
+            "prob_0,prob_1\n1,0\n0.5,0.6\n",
+            r"prob_\.\.\., row 1 \(line 3\): must sum to 1, got 1.1 .*; the columns of the classes are prob_0, prob_1$",
+        ),
+        ("prob_0,prob_1,prob_2\n25,25,49.9\n", "must sum to 1, got 99.9: divide percentages by 100"),
+        ("prob_1,label\n30,1\n", r"must lie in \[0, 1\] .*got 30.0; divide percentages by 100; for logits, choose wit"),
+        ("logit_1,label\n1,0\n1,-1\n1,1\n", r"must be a whole number .* got -1; leave out rows without a label"),
+        ("0.25,0\n0.5,1\n", "scores are missing: .*; line 1 must be a header with the names of the columns"),
         (
             "prob_0,prob_1\n1,0\n-1,2\n",
             r"prob_0, row 1 \(line 3\): must be .* not NaN, got -1.*; for logits, choose with --logit",

@@ -53,6 +53,22 @@ def test_measures_are_those_of_the_metrics(digits):
     assert change.label == test.labels[change.row]
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_probability_of_zero_that_came_true_has_infinite_nll(tmp_path, columns, dtype, wrong):
+    labels = np.array([wrong, 0, 1, 1] * 5)
+    p = np.array([1 - wrong, 0.25, 0.5, 1] * 5, dtype=dtype)
+    probs = np.column_stack([1 - p, p, 0 * p][:columns]) if columns > 1 else p
+    report = evaluate(probs, labels, input="probs")
+    assert report.given.measures["nll"].value == np.inf
+    assert report.refinement is None
+    Predictions(probs, input="probs", labels=labels).write(tmp_path / "test.npz")
+    assert scale.evaluate([str(tmp_path / "test.npz")]).given.measures["nll"].value == np.inf
+    right = evaluate(probs[labels != np.round(1 - p)], labels[labels != np.round(1 - p)], input="probs")
+    assert np.isfinite(right.given.measures["nll"].value)
+
+
 @pytest.mark.parametrize(
     ("sharpness", "regime"), [(0.5, "underconfident"), (1.0, "calibrated"), (2.5, "overconfident")]
 )

@@ -13,7 +13,7 @@ import pytest
 import sample
 from refocal.calibrators import loss_parts
 from refocal.metrics import diagnosis
-from refocal.report import answers, evaluate_multilabel, multilabel_record, record, saving
+from refocal.report import answers, evaluate, evaluate_multilabel, multilabel_record, record, saving
 from refocal.report.record import Slider
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reference/report.md"
@@ -37,6 +37,9 @@ def test_documented_keys_are_the_ones_written():
         "Verdict": written["verdict"],
         "Method": written["methods"][0],
         "Diagnosis": found,
+        "CertainClaims": json.loads(evaluate([0.0, 0.5], [1, 0], input="probs").to_json())["methods"][0]["diagnosis"][
+            "certain"
+        ],
         "CalibrationCheck": found["checks"][0],
         "ClassGap": next(check["classes"][0] for check in found["checks"] if check["classes"]),
         "RangeGap": found["range"],

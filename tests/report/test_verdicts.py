@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from benchmark_files import load
-from refocal.report import calibrate, evaluate
+from refocal import metrics
+from refocal.report import calibrate, evaluate, evaluate_multilabel
 
 situations = load("verdict_situations")
 benchmark = load("verdicts")
@@ -215,3 +216,76 @@ def test_three_samples_tell_nothing():
     assert report.verdict.regime == "unclear"
     assert report.verdict.sentences[-1] == "No error would have been seen reliably in so few samples."
     assert "right" not in report.verdict.sentences[1]
+
+
+def draw_rounded(classes, rows, *, decimals, temperature=1.0):
+    """Draw calibrated probabilities, with labels, and sharpen and round the probabilities."""
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.standard_normal((rows, classes))
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    probs = np.exp(logits / temperature - np.max(logits / temperature, axis=1, keepdims=True))
+    probs = np.round(probs / probs.sum(axis=1, keepdims=True), decimals)
+    return (probs[:, 1] if classes == 2 else probs), labels
+
+
+@pytest.mark.filterwarnings("ignore:rows of probs sum to 1 only within rounding")
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_rounding_alone_is_called_rounding(classes):
+    probs, labels = draw_rounded(classes, 6000, decimals=2)
+    report = evaluate(probs, labels, input="probs")
+    found = report.given.diagnosis
+    assert found.p_value < 0.001
+    assert found.certain.rounding
+    assert found.certain.p_value > 0.05
+    assert report.verdict.regime == "miscalibrated"
+    assert report.verdict.sentences[0] == (
+        "Probabilities of exactly 0 or 1 are wrong, perhaps from rounding, but the others show no sign of "
+        "miscalibration."
+    )
+    assert report.verdict.sentences[2] == (
+        f"In {found.certain.refuted} of 6,000 samples, the class that came true has a probability of exactly 0, so the "
+        "log loss is infinite. If the numbers were rounded, save more decimals."
+    )
+    assert "Where the probability" not in " ".join(report.verdict.sentences)
+    assert evaluate(draw_rounded(classes, 6000, decimals=5)[0], labels, input="probs").given.diagnosis.certain is None
+
+
+@pytest.mark.filterwarnings("ignore:rows of probs sum to 1 only within rounding")
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rounding_does_not_hide_other_errors(classes):
+    probs, labels = draw_rounded(classes, 6000, decimals=2, temperature=0.7)
+    verdict = evaluate(probs, labels, input="probs").verdict
+    assert verdict.regime == "overconfident"
+    assert "a probability of exactly 0" in verdict.sentences[-1]
+
+
+def test_wrong_certainties_that_rounding_does_not_explain_are_named_without_it():
+    p, labels = np.repeat([0.0, 0.5], 500), np.tile([0, 1], 500)
+    labels[:400] = 0  # 50 positives among 500 probabilities of 0
+    report = evaluate(p, labels, input="probs")
+    certain = report.given.diagnosis.certain
+    assert (certain.refuted, certain.rounding) == (50, False)
+    assert certain.p_value > 0.05
+    assert report.verdict.sentences[0] == "The probabilities of class 1 are too low."
+    assert report.verdict.sentences[-1].endswith("so the log loss is infinite.")
+    decisions = evaluate(labels[::-1].astype(float), labels, input="probs").given.diagnosis.certain
+    assert decisions.p_value is None
+
+
+def test_rows_of_weight_zero_refute_nothing():
+    p, labels = np.array([0.0, 0.5, 0.5, 0.5]), np.array([1, 0, 1, 1])
+    for classes in (1, 2):
+        probs = p if classes == 1 else np.column_stack([1 - p, p])
+        task = "binary" if classes == 1 else "multiclass"
+        weighted = metrics.diagnose(probs, labels, sample_weight=[0, 1, 1, 1], task=task)
+        assert weighted.certain is None
+        assert metrics.diagnose(probs, labels, task=task).certain.refuted == 1
+
+
+def test_a_class_of_several_that_fails_by_rounding_is_called_so():
+    p, labels = draw_rounded(2, 6000, decimals=2)
+    rng = np.random.default_rng(1)
+    right = rng.random(6000)
+    both = np.column_stack([p, right]), np.column_stack([labels, rng.random(6000) < right])
+    report = evaluate_multilabel(*both, input="probs")
+    assert "its probabilities are wrong where they are 0 or 1" in report.verdict.sentences[1]

@@ -58,7 +58,7 @@ def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np
         log: Whether to return log-probabilities.
 
     Returns:
-        Probabilities, or their logarithms, (N, K) in float64.
+        Probabilities, or their logarithms, (N, K) in float64. A probability of 0 stays 0: its log loss is infinite.
     """
     _check.input_word(input)
     given = to_array(scores, input)
@@ -70,5 +70,14 @@ def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np
     elif array.shape[1] > 1:
         _check.logits(array, input, xp=xp)
     narrow = array if array.dtype.itemsize <= 8 else array.astype(np.float64)
+    if input == "probs":
+        return _complete_probs(narrow.astype(np.float64, copy=False), log=log)
     logits = scores_to_logits(narrow, input=input, limits=limits).astype(np.float64, copy=False)
     return posterior_from_logits(logits, gamma=0.0, log=log)
+
+
+def _complete_probs(probs: np.ndarray, *, log: bool) -> np.ndarray:
+    """Add the first of two classes to a single column, and divide other rows by their sums; a 0 stays 0."""
+    whole = np.hstack([1 - probs, probs]) if probs.shape[1] == 1 else probs / probs.sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return np.log(whole) if log else whole

@@ -23,6 +23,7 @@ _DESCRIBED = 5  # classes whose worst range is looked for
 _SIMULATIONS = 3  # per smallest p-value that matters
 _MOST_SIMULATIONS = 100_000
 _ALL = np.ones((1, LEVELS), dtype=bool)
+_MOST_ROUNDED = 0.005  # the largest probability that two decimals round to 0
 _EDGES = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 
 
@@ -81,6 +82,21 @@ class CalibrationCheck:
 
 
 @dataclass(frozen=True)
+class CertainClaims:
+    """Probabilities of exactly 0 and 1. A single exception shows that one is wrong, and rounding makes such claims.
+
+    Attributes:
+        refuted: The number of samples whose label has a probability of exactly 0.
+        p_value: The smallest p-value of the tests if these probabilities are left out; None if nothing is left.
+        rounding: Whether so few exceptions are as expected from rounding to two decimals or more.
+    """
+
+    refuted: int
+    p_value: float | None
+    rounding: bool
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """What the tests found, and what they could have found.
 
@@ -96,6 +112,7 @@ class Diagnosis:
         detectable: The calibration error that would have been seen with a probability of 0.95, if it keeps its sign
             over an eighth of the information.
         detectable_frequency: The error in the frequency of any one class that would have been seen likewise.
+        certain: The probabilities of exactly 0 and 1; None unless an exception to one of them was seen.
     """
 
     checks: tuple[CalibrationCheck, ...]
@@ -106,6 +123,7 @@ class Diagnosis:
     range: RangeGap
     detectable: float
     detectable_frequency: float
+    certain: CertainClaims | None = None
 
     def failed(self, name: str) -> CalibrationCheck | None:
         """Return a test if it fails."""
@@ -165,25 +183,21 @@ def diagnose(
     events = sample.all_events()
     own = calibrated_sums.sum_levels(events.confidence.astype(np.float64), events.correct, events.weights)
     by_class = own if sample.classes == 1 else _sum_classes(sample)
-    checks = _check_binary(own) if sample.classes == 1 else _check_classes(sample, own, by_class)
-    level = FALSE_ALARM / ((len(checks) + 1) * together)
-    others_fail = min(check.p_value for check in checks) <= level
-    checks.append(CalibrationCheck("bins", _test_bins(events, level=0.0 if others_fail else level)))
-    adjusted = calibrated_sums.adjust_holm(np.array([check.p_value for check in checks]))
+    checks = _run_checks(sample, events, own, by_class, together)
     total = own.weight.sum()
+    level = FALSE_ALARM / (len(checks) * together)
     # claims of certainty have no variance, but an error rate below this can show no error in so many samples
     unseen = 1 - (1 - POWER) ** float(own.squared_weight.sum() / total**2)
     return Diagnosis(
-        checks=tuple(
-            CalibrationCheck(check.name, float(p), check.classes) for check, p in zip(checks, adjusted, strict=True)
-        ),
-        p_value=float(adjusted.min()),
+        checks=checks,
+        p_value=min(check.p_value for check in checks),
         predicted=float(own.claimed.sum() / total),
         observed=float(own.observed.sum() / total),
         slope=_measure_slope(own),
         range=_find_worst_range(events),
         detectable=max(unseen, calibrated_sums.find_detectable(own, level=level, power=POWER)),
         detectable_frequency=max(unseen, _find_detectable_frequency(by_class, level=level)),
+        certain=_find_certain(sample, events, together),
     )
 
 
@@ -208,6 +222,45 @@ def _scale_p_values(found: Diagnosis, factor: float) -> Diagnosis:
         checks=tuple(replace(check, p_value=min(1.0, check.p_value * factor)) for check in found.checks),
         range=replace(found.range, p_value=min(1.0, found.range.p_value * factor)),
     )
+
+
+def _run_checks(
+    sample: Sample, events: Events, own: LevelSums, by_class: LevelSums, together: int
+) -> tuple[CalibrationCheck, ...]:
+    """Run all tests, and correct their p-values for their number."""
+    checks = _check_binary(own) if sample.classes == 1 else _check_classes(sample, own, by_class)
+    level = FALSE_ALARM / ((len(checks) + 1) * together)
+    others_fail = min(check.p_value for check in checks) <= level
+    checks.append(CalibrationCheck("bins", _test_bins(events, level=0.0 if others_fail else level)))
+    adjusted = calibrated_sums.adjust_holm(np.array([check.p_value for check in checks]))
+    return tuple(replace(check, p_value=float(p)) for check, p in zip(checks, adjusted, strict=True))
+
+
+def _find_certain(sample: Sample, events: Events, together: int) -> CertainClaims | None:
+    """Count the exceptions to probabilities of exactly 0 and 1, and test the other probabilities."""
+    claims = refuted = 0
+    for block in sample.prob_blocks():
+        counts = block.labels >= 0 if block.weights is None else block.weights > 0
+        probs, labels = block.scores[counts], block.labels[counts]
+        if probs.ndim == 1:
+            claims += int(((probs <= 0) | (probs >= 1)).sum())
+            refuted += int(np.where(labels == 1, probs <= 0, probs >= 1).sum())
+        else:
+            claims += int((probs <= 0).sum())
+            refuted += int((probs[np.arange(len(labels)), labels] <= 0).sum())
+    if not refuted:
+        return None
+    left = (events.confidence > 0) & (events.confidence < 1)
+    p_value = None
+    if left.any():
+        weights = None if events.weights is None else events.weights[left]
+        others = Events(events.confidence[left], events.correct[left], weights)
+        own = calibrated_sums.sum_levels(others.confidence.astype(np.float64), others.correct, weights)
+        by_class = own if sample.classes == 1 else _sum_classes(sample, certain=False)
+        p_value = min(check.p_value for check in _run_checks(sample, others, own, by_class, together))
+    # rounded to 0, probabilities of two decimals are at most 0.005
+    rounding = float(scipy.stats.binom.sf(refuted - 1, claims, _MOST_ROUNDED)) > FALSE_ALARM
+    return CertainClaims(refuted, p_value, rounding)
 
 
 def _check_binary(sums: LevelSums) -> list[CalibrationCheck]:
@@ -268,8 +321,8 @@ def _find_failing(sample: Sample, by_class: LevelSums, p_values: np.ndarray) -> 
     )
 
 
-def _sum_classes(sample: Sample) -> LevelSums:
-    """Sum the probabilities and outcomes of each class in each level, (K, LEVELS)."""
+def _sum_classes(sample: Sample, *, certain: bool = True) -> LevelSums:
+    """Sum the probabilities and outcomes of each class in each level, (K, LEVELS), or only those between 0 and 1."""
     classes, cells = sample.classes, sample.classes * LEVELS
     sums = np.zeros((4, cells))
     for block in sample.prob_blocks():
@@ -277,11 +330,12 @@ def _sum_classes(sample: Sample) -> LevelSums:
         weight = np.ones(len(probs)) if block.weights is None else block.weights
         index = calibrated_sums.find_levels(probs) + LEVELS * np.arange(classes)
         each = np.broadcast_to(weight[:, None], probs.shape)
+        each = each if certain else each * ((probs > 0) & (probs < 1))
         sums[:3] += [
             np.bincount(index.ravel(), part.ravel(), minlength=cells) for part in (each, each**2, each * probs)
         ]
         true = index[np.arange(len(probs)), block.labels]
-        sums[3] += np.bincount(true, weight, minlength=cells)
+        sums[3] += np.bincount(true, each[np.arange(len(probs)), block.labels], minlength=cells)
     return LevelSums(*sums.reshape(4, classes, LEVELS))
 
 

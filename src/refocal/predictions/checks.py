@@ -12,7 +12,8 @@ from refocal._check import Input
 from refocal._rounding import MOST_ROUNDING
 from refocal.predictions.carried import Carried
 from refocal.predictions.errors import Place
-from refocal.predictions.names import name_option
+from refocal.predictions.labels import unlabeled_hint
+from refocal.predictions.names import describe_names, name_option
 
 Task = Literal["binary", "multiclass", "multilabel"]
 
@@ -179,7 +180,8 @@ def _probs(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
     hint = _check.FOR_LOGITS if place.path is None else f"for logits, choose with {name_option('logit')}"
     _reject(~(matrix >= 0), matrix, "must be non-negative and not NaN", "probs", place, hint=f"; {hint}")
     if alone:
-        _reject(matrix > 1, matrix, "must lie in [0, 1] (are these logits or percentages?)", "probs", place)
+        hint = f"; divide percentages by 100; {hint}"
+        _reject(matrix > 1, matrix, "must lie in [0, 1] (are these logits or percentages?)", "probs", place, hint=hint)
         return
     with np.errstate(over="ignore"):  # an infinite sum is rejected as well
         sums = matrix.sum(axis=1, dtype=np.promote_types(matrix.dtype, np.float32))
@@ -188,6 +190,10 @@ def _probs(matrix: np.ndarray, place: Place, *, alone: bool) -> None:
         row = int(np.argmax(wrong))
         remedy = "pass task='multilabel'" if place.path is None else f"choose with {name_option('task multilabel')}"
         message = f"must sum to 1, got {sums[row]} (are these logits?); if each class is a yes-or-no question, {remedy}"
+        if abs(sums[row] - 100) <= 100 * MOST_ROUNDING:
+            message = f"must sum to 1, got {sums[row]}: divide percentages by 100"
+        elif place.columns:
+            message += f"; the columns of the classes are {describe_names(place.columns)}"
         raise place.error(message, column=place.name_scores("probs"), row=row)
 
 
@@ -207,7 +213,7 @@ def _labels(labels: np.ndarray, rows: int, classes: int, place: Place) -> np.nda
         bad |= labels != np.floor(labels)
     if bad.any():
         row = int(np.argmax(bad))
-        message = f"must be a whole number from 0 to {classes - 1}, got {labels[row]}"
+        message = f"must be a whole number from 0 to {classes - 1}, got {labels[row]}{unlabeled_hint(labels[row])}"
         raise place.error(message, column=place.labels, row=row)
     return labels.astype(np.int64, copy=False)
 

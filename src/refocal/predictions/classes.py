@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -93,6 +94,7 @@ def settle_classes(
         given: The label of each class, if the caller names them.
     """
     classes = max(2, columns)
+    header = header if columns == 1 else replace(header, positive=None)  # the name of a list of scores means no class
     names = stored_names or header.class_names
     if given is not None:
         return _accept(tuple(given), classes, names, place)

@@ -20,7 +20,7 @@ from refocal.predictions import arrow, checks
 from refocal.predictions.checks import Columns
 from refocal.predictions.classes import settle_classes, settle_multilabel
 from refocal.predictions.column_choice import ColumnChoice
-from refocal.predictions.csv_text import CsvText, open_text
+from refocal.predictions.csv_text import DECIMALS, CsvText, open_text
 from refocal.predictions.errors import Place, PredictionsError
 from refocal.predictions.header import name_outputs
 from refocal.predictions.labels import LabelCoding, LabelKind, RawLabels
@@ -44,7 +44,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
             columns, scores, kind, request.scan, place, given=given
         )
         blocks = _blocks(text, classes.coding, request)
-        guesses = (*text.guesses, *columns.describe(request.choice, request.carry))
+        guesses = (*text.guesses, *columns.describe(request.choice, request.carry, width=scores))
         yield OpenFile(columns.input, classes, None, FileSize(about, scores), place, blocks, guesses)
 
 
@@ -68,19 +68,21 @@ def _blocks(text: CsvText, coding: LabelCoding | None, request: Request) -> Iter
     types |= dict.fromkeys(parsed, pa.string())
     lists: bool | None = None
     for read, place in _batches(text, [name for name in text.names if name in wanted], types):
-        batch = read
+        batch = kept = read
         if not columns.per_class:
             name = columns.columns[0]
             if lists is None:
                 lists = batch.column(name)[0].as_py().lstrip().startswith("[")
-            batch = _set(batch, name, _parse(batch.column(name), name, place, lists=lists))
+            batch = _set(batch, name, _parse(batch.column(name), name, place, text.point, lists=lists))
         if text.has_label_lists and request.labels:
             name = str(columns.label)
-            batch = _set(batch, name, _parse(batch.column(name), name, place, lists=True))
+            batch = _set(batch, name, _parse(batch.column(name), name, place, text.point, lists=True))
         for name in parsed:
-            batch = _set(batch, name, _parse(batch.column(name), name, place, lists=False))
+            batch = _set(batch, name, _parse(batch.column(name), name, place, text.point, lists=False))
+            if text.point == ",":  # what is written must be a weight again
+                kept = _set(kept, name, _replace_commas(kept.column(name)))
         found = arrow.from_arrow(batch, columns, coding, place, labels=request.labels)
-        yield found._replace(carried=arrow.carry(read, columns)) if request.carry else found
+        yield found._replace(carried=arrow.carry(kept, columns)) if request.carry else found
 
 
 def _set(batch: Any, name: str, column: Any) -> Any:
@@ -89,6 +91,7 @@ def _set(batch: Any, name: str, column: Any) -> Any:
 
 def _batches(text: CsvText, wanted: list[str], types: dict[str, Any]) -> Iterator[tuple[Any, Place]]:
     """Read batches of some columns, each with its place."""
+    import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
     place = text.place
@@ -98,7 +101,11 @@ def _batches(text: CsvText, wanted: list[str], types: dict[str, Any]) -> Iterato
         delimiter=text.separator, ignore_empty_lines=False, newlines_in_values=bool(text.columns.others)
     )
     converting = arrow_csv.ConvertOptions(
-        column_types=types, null_values=[], strings_can_be_null=False, include_columns=wanted
+        column_types=types,
+        null_values=[],
+        strings_can_be_null=False,
+        include_columns=wanted,
+        decimal_point=text.point,
     )
     batches: Iterator[Any] | None = None
     while True:
@@ -108,20 +115,24 @@ def _batches(text: CsvText, wanted: list[str], types: dict[str, Any]) -> Iterato
                     batches = arrow_csv.open_csv(text.file, reading, parsing, converting)
                 batch = next(batches, None)
         except PredictionsError as error:
-            raise _with_line(error, text.names, place) from error.__cause__
+            raise _with_line(error, text, place) from error.__cause__
         if batch is None:
             return
         if batch.num_rows:
+            label = text.columns.label
+            if text.point == "," and label in wanted:
+                words = pc.replace_substring_regex(batch.column(label), _WHOLE_WITH_COMMA, r"\1.\2")
+                batch = _set(batch, label, words)
             yield batch, place
             place = replace(place, first_row=place.first_row + batch.num_rows)
 
 
+_WHOLE_WITH_COMMA = r"^(\s*[-+]?[0-9]+),(0+\s*)$"  # a label such as 2,0
 _NOT_A_NUMBER = re.compile(r"CSV conversion error to double: invalid value '(.*)'", re.DOTALL)
-_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
 _ARROW_MESSAGE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )Row #(\d+): (.*)", re.DOTALL)
 
 
-def _with_line(error: PredictionsError, names: list[str], place: Place) -> PredictionsError:
+def _with_line(error: PredictionsError, text: CsvText, place: Place) -> PredictionsError:
     """Add the place to an error if the message of pyarrow gives the line and column."""
     found = _ARROW_MESSAGE.search(str(error.__cause__))
     if found is None:
@@ -129,52 +140,64 @@ def _with_line(error: PredictionsError, names: list[str], place: Place) -> Predi
     column, line, reason = found.groups()
     reason = reason[:200]
     if number := _NOT_A_NUMBER.fullmatch(reason):
-        reason = _describe_number(number[1])
+        reason = _describe_number(number[1], text.point)
     reason = reason.replace("CSV conversion error to string: invalid UTF8 data", "must be UTF-8 text")
     at = replace(place, first_row=int(line) - 2)
-    return at.error(reason, column=names[int(column)] if column else None, row=0)
+    return at.error(reason, column=text.names[int(column)] if column else None, row=0)
 
 
-def _parse(texts: Any, column: str, place: Place, *, lists: bool) -> Any:
-    """Parse texts such as "[0.5, 0.25, 0.25]" to numbers or lists of numbers."""
+def _parse(texts: Any, column: str, place: Place, point: str, *, lists: bool) -> Any:
+    """Parse texts such as "[0.5, 0.25, 0.25]" to numbers, with this decimal point, or lists of numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not lists:
-        return _floats(texts, np.arange(len(texts) + 1), column, place)
+        return _floats(texts, np.arange(len(texts) + 1), column, place, point)
     form = pc.match_substring_regex(texts, r"^\s*\[[^\[\]]*\]\s*$").to_numpy(zero_copy_only=False)
     if not form.all():
         row = int(np.argmin(form))
         message = f"must be a list [a, b, ...], got {texts[row].as_py()[:50]!r}"
         raise place.error(message, column=column, row=row)
     parts = pc.split_pattern(pc.utf8_trim(texts, " \t[]"), ",")
-    return pa.ListArray.from_arrays(parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), column, place))
+    return pa.ListArray.from_arrays(
+        parts.offsets, _floats(parts.flatten(), parts.offsets.to_numpy(), column, place, ".")
+    )
 
 
-def _floats(words: Any, offsets: np.ndarray, column: str, place: Place) -> Any:
+def _floats(words: Any, offsets: np.ndarray, column: str, place: Place, point: str) -> Any:
     """Convert words to float64; row r has the words from offsets[r] to offsets[r + 1]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     words = pc.utf8_trim_whitespace(words)
+    numbers = _replace_commas(words) if point == "," else words
     try:
-        return words.cast(pa.float64())
+        return numbers.cast(pa.float64())
     except pa.ArrowInvalid:
         first, end = 0, len(words)
     while end - first > 1:  # the first word that is not a number is in words[first:end]
         middle = (first + end) // 2
         try:
-            words[first:middle].cast(pa.float64())
+            numbers[first:middle].cast(pa.float64())
             first = middle
         except pa.ArrowInvalid:
             end = middle
     row = int(np.searchsorted(offsets, first, side="right")) - 1
-    raise place.error(_describe_number(words[first].as_py()), column=column, row=row)
+    raise place.error(_describe_number(words[first].as_py(), point), column=column, row=row)
 
 
-def _describe_number(text: str) -> str:
+def _replace_commas(words: Any) -> Any:
+    """Write decimal commas as points; what has a point is no number."""
+    import pyarrow.compute as pc
+
+    return pc.replace_substring(pc.replace_substring(words, ".", "no point"), ",", ".")
+
+
+def _describe_number(text: str, point: str) -> str:
     """Say why text is not a number."""
-    hint = "; write a decimal point, not a comma" if _DECIMAL_COMMA.fullmatch(text.strip()) else ""
+    hint = ""
+    if DECIMALS.fullmatch(text.strip()):
+        hint = "; write a decimal point, not a comma" if point == "." else "; the numbers before it have decimal commas"
     return f"must be a number, got {text[:50]!r}{hint}"
 
 

@@ -16,8 +16,10 @@ from refocal.predictions import arrow, header
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 
+DECIMALS = re.compile(r"[-+]?[0-9]*([.,])[0-9]+(?:[eE][-+]?[0-9]+)?")
+_ROWS_TO_FIND_POINT = 100
 _LONGEST_LINE = 1 << 25  # bytes: a million columns
-_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _BREAKS = b"\r\n"
 _TAIL = 1 << 12
 BLOCK_BYTES = 1 << 20  # pyarrow reads up to 32 blocks ahead
@@ -30,6 +32,7 @@ class CsvText:
     Attributes:
         file: What to read it from, without empty lines at the end.
         separator: What separates columns.
+        point: The decimal point of numbers, which may be a comma unless it separates columns.
         names: All columns.
         columns: Their use.
         place: The file, for errors.
@@ -40,6 +43,7 @@ class CsvText:
 
     file: BinaryIO
     separator: str
+    point: str
     names: list[str]
     columns: header.Header
     place: Place
@@ -49,8 +53,11 @@ class CsvText:
 
     @property
     def guesses(self) -> tuple[str, ...]:
-        """What was guessed about the separator."""
-        return () if self.separator == "," else (f"columns are separated by {_SEPARATORS[self.separator]}",)
+        """What was guessed about the separator and the decimal point."""
+        if self.separator == ",":
+            return ()
+        commas = ("numbers have decimal commas",) if self.point == "," else ()
+        return (f"columns are separated by {_SEPARATORS[self.separator]}", *commas)
 
     @property
     def has_label_lists(self) -> bool:
@@ -98,7 +105,8 @@ def open_text(path: Path, choice: ColumnChoice) -> Iterator[CsvText]:
         sample = dict(zip(names, _split(second, separator), strict=False))
         # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
         block_size = max(BLOCK_BYTES, 4 * len(first), 4 * len(second))
-        yield CsvText(_trim(file), separator, names, columns, place, sample, len(second), block_size)
+        point = "." if separator == "," else _find_point(second, file, separator, names, columns)
+        yield CsvText(_trim(file), separator, point, names, columns, place, sample, len(second), block_size)
 
 
 def _decode(line: bytes, place: Place) -> str:
@@ -128,8 +136,20 @@ def _split(line: bytes, separator: str) -> list[str]:
     """Split a row of any length, which need not be valid; the module csv limits the length of a value."""
     text = line.decode(errors="replace")
     text = text.rstrip("\r\n") if '"' in text else re.split(r"[\r\n]", text, maxsplit=1)[0]
-    values = re.finditer(rf'(?:^|{separator})(?:"((?:[^"]|"")*)"|([^{separator}]*))', text)
+    values = re.finditer(rf'(?:^|[{separator}])(?:"((?:[^"]|"")*)"|([^{separator}]*))', text)
     return [(found[1] or found[2] or "").replace('""', '"') for found in values]
+
+
+def _find_point(line: bytes, file: BinaryIO, separator: str, names: list[str], columns: header.Header) -> str:
+    """Find the decimal point: that of the first score or weight with decimals, in the first rows."""
+    numbers = [name for name in (*columns.columns, columns.weight) if name is not None]
+    for _ in range(_ROWS_TO_FIND_POINT):
+        values = dict(zip(names, _split(line, separator), strict=False))
+        for name in numbers:
+            if found := DECIMALS.fullmatch(values.get(name, "").strip()):
+                return found[1]
+        line = file.readline(BLOCK_BYTES)
+    return "."
 
 
 def _trim(file: BinaryIO) -> BinaryIO:

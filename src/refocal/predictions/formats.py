@@ -9,6 +9,13 @@ from refocal.predictions.errors import Place
 from refocal.predictions.protocol import Format
 
 _FORMATS: dict[str, Format] = {".npz": npz, ".parquet": parquet, ".csv": csv}
+_REMEDIES = {
+    ".npy": ": save scores and labels in one file with numpy.savez",
+    ".gz": ": unpack the file",
+    **dict.fromkeys((".tsv", ".txt"), ": a text file with a header and columns may be called .csv"),
+    **dict.fromkeys((".xls", ".xlsx"), ": save the sheet as csv in UTF-8"),
+    **dict.fromkeys((".pkl", ".pickle", ".pt", ".pth", ".joblib"), ": pickles are never read; save with numpy.savez"),
+}
 
 
 def find_format(path: Path) -> Format:
@@ -16,5 +23,6 @@ def find_format(path: Path) -> Format:
     try:
         return _FORMATS[path.suffix.lower()]
     except KeyError:
-        message = f"the suffix must be one of {', '.join(_FORMATS)}, got {path.suffix!r}"
+        remedy = _REMEDIES.get(path.suffix.lower(), "")
+        message = f"the suffix must be one of {', '.join(_FORMATS)}, got {path.suffix!r}{remedy}"
         raise Place(path).error(message) from None

@@ -11,7 +11,7 @@ from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place
 from refocal.predictions.label_columns import find_columns, match_columns
 from refocal.predictions.names import describe_names, find_names, name_option
-from refocal.predictions.score_columns import choose_scores, guess_scores
+from refocal.predictions.score_columns import choose_scores, describe_list, guess_scores
 
 _LABELS = {
     *("label", "labels", "true_label", "class", "true_class", "y", "y_true", "y_test", "target", "outcome"),
@@ -70,10 +70,13 @@ class Header:
             return tuple(name for name in self.others if carry and name not in self.replaced)
         return tuple(name for name in self.others if name in carry)
 
-    def describe(self, choice: ColumnChoice, carry: bool | Collection[str] = False) -> tuple[str, ...]:
-        """Say what was guessed, and what becomes of the other columns unless the caller chose all that are used."""
+    def describe(self, choice: ColumnChoice, carry: bool | Collection[str] = False, *, width: int) -> tuple[str, ...]:
+        """Say what was guessed, and what becomes of the other columns unless the caller chose all that are used.
+
+        `width` is the number of scores per row.
+        """
         carried = self.find_carried(carry)
-        said = list(self.guesses)
+        said = [describe_list(guess) if width > 1 else guess for guess in self.guesses]
         if choice.label is None or choice.scores is None:
             unused = [name for name in self.others if name not in carried]
             if carry is True and carried:

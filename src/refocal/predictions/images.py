@@ -90,7 +90,7 @@ class ImageFile:
                 if member.fortran:
                     message = "is in Fortran order, which cannot be read in batches: save it in C order"
                     raise place.error(message, column=member.name)
-            if guesses := columns_used.describe(choice):
+            if guesses := columns_used.describe(choice, width=scores.shape[at]):
                 warnings.warn(f"{path}: {'; '.join(guesses)}", PredictionsWarning, stacklevel=1)
             return cls(
                 Path(path),

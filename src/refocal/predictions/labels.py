@@ -47,6 +47,11 @@ def refuse_missing(row: int, place: Place) -> PredictionsError:
     return place.error(message, column=place.labels, row=row)
 
 
+def unlabeled_hint(label: float) -> str:
+    """The end of a message about a wrong number: negative ones often stand for no label."""
+    return "; leave out rows without a label" if label < 0 else ""
+
+
 def _show(label: str) -> str:
     """Show a label in an error: words in quotes, numbers and booleans without."""
     bare = NUMBER.fullmatch(label) or label in ("False", "True")
@@ -144,6 +149,7 @@ class LabelCoding:
         last = self.first + self.classes - 1
         if self.names is None:
             message = f"must be a whole number from {self.first} to {last}, got {shown}"
+            message += unlabeled_hint(float(found)) if is_number else ""
         else:
             message = f"must be one of the classes {describe_names(self.names)}, got {shown}"
             if not self.chosen:

@@ -68,7 +68,13 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
         step = rows if request.whole or fortran else block_rows(width)
         blocks = _blocks(scores, members, classes.coding, step, place)
         yield OpenFile(
-            columns.input, classes, rows, FileSize(rows, width), place, blocks, columns.describe(request.choice)
+            columns.input,
+            classes,
+            rows,
+            FileSize(rows, width),
+            place,
+            blocks,
+            columns.describe(request.choice, width=width),
         )
 
 

@@ -50,7 +50,7 @@ def open_reader(path: Path, request: Request) -> Iterator[OpenFile]:
             given=request.choice.classes,
         )
         blocks = _blocks(table, columns, classes.coding, place, request, step=block_rows(size.columns))
-        guesses = columns.describe(request.choice, request.carry)
+        guesses = columns.describe(request.choice, request.carry, width=size.columns)
         yield OpenFile(columns.input, classes, rows, size, place, blocks, guesses)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from refocal._check import Input
 from refocal.predictions.column_choice import ColumnChoice
 from refocal.predictions.errors import Place, PredictionsError
-from refocal.predictions.labels import OBVIOUS
+from refocal.predictions.labels import NUMBER, OBVIOUS
 from refocal.predictions.names import describe_names, find_names, name_option
 
 # a column of one class: a stem, a separator and the class, such as prob_0, p_cat or "logit cat"; p0 as H2O writes it,
@@ -19,7 +19,9 @@ _CLASS_COLUMN = re.compile(rf"({_STEM})(.+)", re.IGNORECASE)
 _OWN_STEMS = ("logit_", "prob_")  # of refocal's own files
 _WORDS: dict[str, Input] = {"logit": "logits", "prob": "probs", "proba": "probs", "probability": "probs"}
 _KINDS = {"probs": "probability of the second class", "logits": "log-odds of the second class"}
+_SEVERAL = {"probs": "probabilities", "logits": "logits"}
 _PAIRED = {word: pair for pair in reversed(OBVIOUS) for word in pair}
+_TARGET = "y"  # as in y_prob, the scores of a target y: not the class y of n and y
 _NEGATIONS = {"no", "not", "non", "nein", "não"}
 _NUMBER = re.compile(r"0|-?[1-9][0-9]{0,6}")  # at most 7 digits: a name cannot ask for a huge number
 
@@ -57,6 +59,13 @@ class ScoreColumns:
         return tuple(name for name in others if name.lower() in names or numbered.fullmatch(name))
 
 
+def describe_list(guess: str) -> str:
+    """Correct the guess about a column or an array: its rows hold the scores of several classes."""
+    for input, kind in _KINDS.items():
+        guess = guess.replace(f"{kind}: ", f"{_SEVERAL[input]}: ")
+    return guess
+
+
 def choose_scores(choice: ColumnChoice, names: Sequence[str], every: Sequence[str], place: Place) -> ScoreColumns:
     """Take the columns that the caller names from those that are left, `names`; `every` lists all, for the error."""
     option = "logit" if choice.prob is None else "prob"
@@ -88,7 +97,7 @@ def _positive(column: str) -> str | None:
     if found := _CLASS_COLUMN.fullmatch(column):
         return None if _NUMBER.fullmatch(found[2]) and found[2] != "0" else found[2]
     words = [word for word in re.split(r"[_. -]+", column) if word.lower() not in _WORDS]
-    return words[0] if len(words) == 1 and words[0].lower() in _PAIRED else None
+    return words[0] if len(words) == 1 and words[0].lower() in _PAIRED.keys() - {_TARGET} else None
 
 
 def find_label(column: str, labels: Sequence[str]) -> str | None:
@@ -166,6 +175,8 @@ def _refuse_missing(names: Sequence[str], place: Place, what: str) -> Prediction
     listed = ", ".join(repr(name) for name in names[:10]) or "nothing"
     one = "columns logit_0 ... or prob_0 ..., or one column" if what == "column" else "an array"
     numbers = "; --prob '[0-9]*' for columns that are numbers" if what == "column" and {"0", "1"} <= set(names) else ""
+    if what == "column" and all(map(NUMBER.fullmatch, names)) and any("." in name for name in names):
+        numbers = "; line 1 must be a header with the names of the columns"
     message = (
         f"scores are missing: the file must have {one} 'logits' or 'probs', got {listed}; choose others with "
         f"--prob or --logit, in Python ColumnChoice(prob=...) or ColumnChoice(logit=...){numbers}"
@@ -228,5 +239,4 @@ def _take_group(stem: str, members: Sequence[tuple[str, str]], place: Place) -> 
                 )
                 raise place.error(message)
     found = order_classes(input, columns, classes)
-    kind = "logits" if input == "logits" else "probabilities"
-    return found if own else replace(found, guess=f"{kind}: {describe_names(found.columns)}")
+    return found if own else replace(found, guess=f"{_SEVERAL[input]}: {describe_names(found.columns)}")

@@ -13,6 +13,7 @@ from refocal.report.multilabel_record import fails, rank_classes
 from refocal.report.record import Method, Report, Verdict
 from refocal.report.verdict import (
     call_class,
+    fails_by_rounding,
     format_apart,
     format_points,
     is_rare,
@@ -74,6 +75,8 @@ def count_events(report: Report) -> str:
 
 def describe_way(report: Report) -> str:
     """Say in a few words in which way the probabilities of a class are wrong, if they are."""
+    if fails(report.given) and fails_by_rounding(_diagnosis(report.given)):
+        return "wrong where they are 0 or 1"
     return _WAYS[_regime(report)]
 
 

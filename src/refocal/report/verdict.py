@@ -48,7 +48,7 @@ def write_verdict(
     regime, answer = _find_regime(given, before, class_names, samples)
     sentences = [
         answer + _say_remedy(given, chosen, regime, binary=len(class_names) == 2, samples=samples, alone=alone),
-        *_say_why(given, before, class_names),
+        *_say_why(given, before, class_names, samples),
     ]
     if gamma and below is not None:
         sentences.append(
@@ -68,6 +68,9 @@ def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], sa
     """Name the regime of the scores, and begin the sentence that answers the question."""
     if found.p_value > FALSE_ALARM:
         return _find_trust(found, class_names, samples)
+    if fails_by_rounding(found):
+        what = "Probabilities of exactly 0 or 1 are wrong, perhaps from rounding"
+        return "miscalibrated", f"{what}, but the others show no sign of miscalibration"
     ece = given.measures["ece"].value
     binary = len(class_names) == 2
     slightly = "slightly " if ece < _SLIGHT and not (binary and _find_factor(found) > _SLIGHT_FACTOR) else ""
@@ -103,6 +106,12 @@ def _find_binary_regime(found: Diagnosis, positive: str, ece: float, slightly: s
     if found.slope < 0:
         return "overconfident", f"The probabilities of {positive} are {slightly}too extreme"
     return "underconfident", f"The probabilities of {positive} are {slightly}not extreme enough"
+
+
+def fails_by_rounding(found: Diagnosis) -> bool:
+    """Whether only probabilities of exactly 0 and 1 fail, and as rarely as rounding explains."""
+    certain = found.certain
+    return certain is not None and certain.rounding and certain.p_value is not None and certain.p_value > FALSE_ALARM
 
 
 def is_rare(found: Diagnosis) -> bool:
@@ -141,12 +150,12 @@ def _say_remedy(given: Method, chosen: Method, regime: str, *, binary: bool, sam
     return f"; {title} makes them better, but not right."
 
 
-def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> list[str]:
+def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str], samples: int) -> list[str]:
     """Say what failed and how large it is, or what would have been seen."""
     binary = len(class_names) == 2
-    sentences = [_say_means(found, binary=binary)]
-    if found.p_value > FALSE_ALARM:
-        return [*sentences, *_say_detectable(found, class_names)]
+    sentences, certain = [_say_means(found, binary=binary)], _say_certain(found, samples)
+    if found.p_value > FALSE_ALARM or fails_by_rounding(found):
+        return [*sentences, *certain, *_say_detectable(found, class_names)]
     if binary and found.range.p_value <= FALSE_ALARM:
         sentences.append(_say_range(call_class(class_names[1]), found.range))
     sentences += _say_failing_classes(found, class_names)
@@ -156,7 +165,7 @@ def _say_why(given: Method, found: Diagnosis, class_names: Sequence[str]) -> lis
             "The interval of ECE reaches 0 although the tests are clear: they also look at the direction of the gaps"
             f"{'' if binary else ' and at each class'}, which ECE averages away."
         )
-    return sentences
+    return [*sentences, *certain]
 
 
 def _say_means(found: Diagnosis, *, binary: bool) -> str:
@@ -171,6 +180,15 @@ def _say_means(found: Diagnosis, *, binary: bool) -> str:
         side = "high" if gap > 0 else "low"
         means = f"they are {format_points(abs(gap))}{_say_factor(found)} too {side}: {means}"
     return f"On average, {means} {tested}."
+
+
+def _say_certain(found: Diagnosis, samples: int) -> list[str]:
+    """Say how often a probability of 0 came true."""
+    if found.certain is None:
+        return []
+    refuted = f"In {found.certain.refuted:,} of {samples:,} samples, the class that came true has a probability of"
+    hint = " If the numbers were rounded, save more decimals." if found.certain.rounding else ""
+    return [f"{refuted} exactly 0, so the log loss is infinite.{hint}"]
 
 
 def _say_failing_classes(found: Diagnosis, class_names: Sequence[str]) -> list[str]:
