@@ -106,8 +106,9 @@ def partly_certain(probs: np.ndarray) -> np.ndarray:
 
 
 def rounded(probs: np.ndarray) -> np.ndarray:
-    """Two decimals, so that small probabilities become exactly 0."""
-    return np.round(probs, 2)
+    """Two decimals, so that small probabilities become exactly 0; rows sum to 1 again."""
+    kept = np.round(probs, 2)
+    return kept if probs.ndim == 1 else kept / kept.sum(axis=1, keepdims=True)
 
 
 def decided(probs: np.ndarray) -> np.ndarray:
