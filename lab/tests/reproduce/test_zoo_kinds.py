@@ -223,6 +223,16 @@ def test_the_product_of_temperatures(networks):
     assert found[f"T{name}"] == both_seeds(networks, 3, fitted)
 
 
+def test_labels_keep_away_from_marks_and_from_each_other():
+    paths = [np.array([[0.0, 0.0], [12.0, 0.0], [24.0, 0.0]]), np.array([[12.0, 12.0]])]
+    offsets = zoo_product.place_labels(paths, unit=1.0)
+    marks = np.concatenate(paths)
+    labels = marks + np.concatenate(offsets)
+    assert np.linalg.norm(labels[:, None] - marks, axis=2).min() > 8.9  # each is 9 points from its own mark
+    assert np.linalg.norm(labels[:, None] - labels, axis=2)[~np.eye(len(labels), dtype=bool)].min() > 8.9
+    assert offsets[0][1] == pytest.approx([0, -9])  # the lines are left and right, the other mark above
+
+
 def test_gradients_are_those_of_focal_loss():
     torch = pytest.importorskip("torch")
     from refocal.losses import focal_loss
