@@ -168,9 +168,11 @@ def _draw_by_gamma(axes: Any, runs: curvature_runs.Runs) -> None:
         measured = curvature_runs.with_hessian(runs, name)
         if measured:
             _draw_means(axes[0], measured, f"lambda_max_{name}", 1.0, index, label=words)
-    axes[0].set(xlabel="γ", ylabel="λmax", ylim=(0, None))
+    axes[0].set(xlabel="γ", ylabel="λmax")
     _draw_means(axes[1], runs, "ece", 100.0, 2, label="")
-    axes[1].set(xlabel="γ", ylabel="ECE (%)", ylim=(0, None))
+    axes[1].set(xlabel="γ", ylabel="ECE (%)")
+    for ax in axes:
+        style.start_at_zero(ax)
 
 
 def _draw_means(ax: Axes, runs: curvature_runs.Runs, key: str, factor: float, index: int, *, label: str) -> None:
@@ -199,7 +201,8 @@ def _draw_by_trace(
         traces = [run[f"trace_{name}"] for run in runs]
         grid = np.linspace(min(traces), max(traces), 200)
         ax.plot(grid, 100 * np.polyval(fit["cubic_in_trace"], grid), color=style.GUIDE, linewidth=1.0)
-    ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel="ECE (%)", ylim=(0, None))
+    ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel="ECE (%)")
+    style.start_at_zero(ax)
 
 
 KIND = zoo_kind(Parameters, compute, draw)
