@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import xml.etree.ElementTree as ET
 from itertools import combinations
 from pathlib import Path
@@ -81,6 +82,12 @@ def test_stored_results_belong_to_their_specs(spec, scale):
     assert (result.id, result.scale, result.kind) == (spec.id, scale, spec.kind)
     assert result.parameters == result_files.to_json(spec.parameters[scale])
     assert result.published == result_files.compare(spec.published, result.numbers)
+
+
+@pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
+def test_captions_name_only_panels_that_are_drawn(spec, scale):
+    drawn = re.findall(r"<!-- \(([a-z])\)", (RESULTS / spec.id / scale / "figure.svg").read_text(encoding="utf-8"))
+    assert set(re.findall(r"\(([a-z])\)", f"{spec.caption} {spec.finding}")) <= set(drawn)
 
 
 @pytest.mark.slow
