@@ -24,9 +24,10 @@ ones. There are three scales: `smoke` (seconds), `small` (the default) and `pape
 writes this page from the stored results.
 
 "Within" tells whether our number is within the tolerance. For a printed number the tolerance is half a unit of its last
-digit; if the paper has only words, the tolerance is our reading of them. A bold **no** is a difference from the paper
-in its own setting. "Other network", "other data" and "other schedule" mean that ours is not the paper's: such a "no"
-does not contradict the paper, and such a "yes" supports its conclusion for our setting only.
+digit, or one unit after ≈, "about" or "around"; if the paper has only words, the tolerance is our reading of them. A
+bold **no** is a difference from the paper in its own setting. "Other network", "other data" and "other schedule" mean
+that ours is not the paper's: such a "no" does not contradict the paper, and such a "yes" supports its conclusion for
+our setting only.
 
 Figures of trained networks are computed from the logits and training histories in [`zoo/`](../zoo), and are recomputed
 when the zoo changes. "No entry" means that the zoo has no such network. In the tables of these figures, the paper's
