@@ -168,6 +168,9 @@ def test_the_readme_counts_the_numbers_beside_the_papers():
     larger = ours.count("CIFAR-100, ResNet-50")
     assert f"beside them: {own} for ResNet-50 on CIFAR-10, {larger} for ResNet-50 on CIFAR-100, and the rest" in readme
 
+    temperatures = [cell.startswith(NO_ENTRY) for _, cell in theirs if "(" in cell.partition("[")[2]]
+    assert f"tables also print {len(temperatures)} temperatures; {temperatures.count(False)} have ours" in readme
+
     theirs = cells("003")
     beside = sum(not cell.startswith(NO_ENTRY) for _, cell in theirs)
     said = f"Of the {len(theirs)} legible numbers in Table 1 of Komisarenko and Kull, {beside} have ours beside them"

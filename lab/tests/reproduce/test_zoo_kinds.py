@@ -20,6 +20,7 @@ from refocal_lab.zoo.measures import LogitPart
 from zoo_experiments import EXPERIMENTS, SPECS, computed
 
 CURVATURE = ["004-fig-2-zoo", "004-fig-3-zoo"]
+TABLES = [f"002-table-{number}" for number in range(1, 14)]
 OF_THE_ZOO = [name for name, spec in SPECS.items() if spec.kind.startswith("zoo-")]
 
 
@@ -38,13 +39,12 @@ def both_seeds(folder, gamma, number):
 
 
 def test_the_papers_tables_and_figures_of_networks():
-    tables = [f"002-table-{number}" for number in range(1, 14)]
     figures = ["001-fig-4", "001-fig-5", "001-fig-6", "002-fig-1", "002-fig-2", "002-fig-3", "002-fig-4b", "002-fig-8"]
     texts = ["002-text-newsgroups20", "002-text-sst"]
     assert sorted(OF_THE_ZOO) == sorted(
-        [*tables, *figures, *texts, "003-fig-8", "003-sec-4-1", "003-table-1", *CURVATURE]
+        [*TABLES, *figures, *texts, "003-fig-8", "003-sec-4-1", "003-table-1", *CURVATURE]
     )
-    assert [name for name in SPECS if "table" in name] == [*tables, "003-table-1"]
+    assert [name for name in SPECS if "table" in name] == [*TABLES, "003-table-1"]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_a_table_shows_our_numbers_the_papers_and_missing_entries(networks):
     by_name = {(row[0], row[1]): row[2:] for row in rows}
     assert by_name["CIFAR-10, ResNet-110 (bottleneck)", "pre T"][0] == "no entry [4.41]"
     assert by_name["CIFAR-10, ResNet-50", "post T"] == (
-        "no entry [1.35]",
-        "no entry [1.08]",
-        "no entry [1.19]",
-        "no entry [0.95]",
+        "no entry [1.35 (2.50)]",
+        "no entry [1.08 (1.10)]",
+        "no entry [1.19 (2.60)]",
+        "no entry [0.95 (1.10)]",
         NO_ENTRY,
     )
     assert by_name["SST Binary, Tree LSTM", "pre T"][:3] == ("no entry [7.37]", "no entry [9.01]", "no entry [5.03]")
@@ -88,6 +88,16 @@ def test_a_table_shows_our_numbers_the_papers_and_missing_entries(networks):
     ours = by_name["CIFAR-10, ResNet-20", "pre T"]
     assert ours[0] == f"{np.mean(eces):.2f} ± {np.std(eces, ddof=1):.2f}"
     assert set(ours[1:]) == {NO_ENTRY}
+
+
+def test_the_papers_temperatures_are_shown_where_it_prints_them(networks):
+    places = {name: [cell for row in computed(name, networks).table for cell in row if "[" in cell] for name in TABLES}
+    shown = {name: sum("(" in cell.partition("[")[2] for cell in cells) for name, cells in places.items()}
+    assert {name: count for name, count in shown.items() if count} == {
+        **dict.fromkeys(("002-table-1", "002-table-2"), 40),
+        **dict.fromkeys(("002-table-4", "002-table-5"), 30),
+        **dict.fromkeys(("002-table-7", "002-table-8"), 70),
+    }
 
 
 def test_networks_of_one_name_are_not_mixed_up(tmp_path):
