@@ -36,6 +36,7 @@ EPOCHS = {
     ("002", "newsgroups20"): 50,
     ("002", "sst"): 25,
 }
+OF_SMALL_NETWORKS = ("one-dimension", "tabular", "curvature-penalty")
 NUMBERS = [
     (spec, number, match["data"], match["model"])
     for spec in SPECS.values()
@@ -75,6 +76,14 @@ def test_the_caption_explains_what_differs(spec):
     assert re.search(r"[Tt]he paper|The others differ from", text), "the caption must name the paper's own setting"
     if "schedule" in spec.differs:
         assert re.search(r"epochs|training", text)
+
+
+TRAINED = [spec for spec in SPECS.values() if spec.kind.startswith("zoo-") or spec.kind in OF_SMALL_NETWORKS]
+
+
+@pytest.mark.parametrize("spec", TRAINED, ids=lambda spec: spec.id)
+def test_the_caption_of_trained_networks_tells_for_how_long(spec):
+    assert re.search(r"\d epochs|epoch \d", " ".join(spec.caption.split()))
 
 
 @pytest.mark.parametrize("name", ["002-text-sst", *(f"002-table-{number}" for number in range(7, 14))])
