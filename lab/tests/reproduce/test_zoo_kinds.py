@@ -14,7 +14,7 @@ from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal_lab import cli, reproduce
 from refocal_lab.reproduce import Context, result_files, style
-from refocal_lab.reproduce.computation import NO_ENTRY
+from refocal_lab.reproduce.computation import NO_ENTRY, Numbers
 from refocal_lab.reproduce.kinds import zoo_focal_scaling, zoo_gradient, zoo_product
 from refocal_lab.zoo.measures import LogitPart
 from zoo_experiments import EXPERIMENTS, SPECS, computed
@@ -389,6 +389,19 @@ def test_marks_are_not_cut_off_on_axes_that_start_at_zero():
     style.start_at_zero(ax)
     assert ax.get_ylim() == pytest.approx((0, 101 * (1 + ax.margins()[1])))
     assert ax.get_xlim()[0] > 0
+
+
+def test_the_last_bits_of_a_layout_change_no_byte():
+    def drawn(left):
+        def draw(figure, *_):
+            figure.set_layout_engine("none")
+            for place in (left, left + 0.5):
+                figure.add_axes((place, 0.1, 0.3, 0.8)).plot([1, 2])
+
+        return style.render(draw, None, Numbers({}))
+
+    assert drawn(0.1) == drawn(np.nextafter(0.1, 1))
+    assert drawn(0.1)["figure.svg"].count(b'<clipPath id="clip') == 2
 
 
 def test_a_table_of_every_method_is_drawn(networks):
