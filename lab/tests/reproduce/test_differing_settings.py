@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from refocal_lab import reproduce, zoo
+from refocal_lab.zoo.measures import read_parts
 
 LAB = Path(__file__).parents[2]
 SPECS = reproduce.read_specs(LAB / "experiments")
@@ -34,6 +36,7 @@ EPOCHS = {
     ("002", "newsgroups20"): 50,
     ("002", "sst"): 25,
 }
+OF_SMALL_NETWORKS = ("one-dimension", "tabular", "curvature-penalty")
 NUMBERS = [
     (spec, number, match["data"], match["model"])
     for spec in SPECS.values()
@@ -73,3 +76,23 @@ def test_the_caption_explains_what_differs(spec):
     assert re.search(r"[Tt]he paper|The others differ from", text), "the caption must name the paper's own setting"
     if "schedule" in spec.differs:
         assert re.search(r"epochs|training", text)
+
+
+TRAINED = [spec for spec in SPECS.values() if spec.kind.startswith("zoo-") or spec.kind in OF_SMALL_NETWORKS]
+
+
+@pytest.mark.parametrize("spec", TRAINED, ids=lambda spec: spec.id)
+def test_the_caption_of_trained_networks_tells_for_how_long(spec):
+    assert re.search(r"\d epochs|epoch \d", " ".join(spec.caption.split()))
+
+
+@pytest.mark.parametrize("name", ["002-text-sst", *(f"002-table-{number}" for number in range(7, 14))])
+def test_the_caption_tells_that_two_losses_kept_the_same_networks(name):
+    cards = {entry.card.name: entry for entry in zoo.entries(LAB / "zoo") if "sst-tree-lstm-fls" in entry.card.name}
+    for seed in range(3):
+        one, other = (cards[f"sst-tree-lstm-fls-{gammas}-s{seed}"] for gammas in ("531", "532"))
+        assert one.card.content["kept_epoch"] == other.card.content["kept_epoch"] < 100 / 350 * 25
+        assert np.array_equal(*(read_parts(each)[1].logits for each in (one, other)))
+    caption = " ".join(SPECS[name].caption.split())
+    assert "FLS-531 and FLS-532 are the same networks" in caption
+    assert "before the first change of γ" in caption or "precede the first change of γ" in caption

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import xml.etree.ElementTree as ET
+from itertools import combinations
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from made_zoo import write_zoo
 from refocal_lab import reproduce
@@ -81,6 +84,12 @@ def test_stored_results_belong_to_their_specs(spec, scale):
     assert result.published == result_files.compare(spec.published, result.numbers)
 
 
+@pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
+def test_captions_name_only_panels_that_are_drawn(spec, scale):
+    drawn = re.findall(r"<!-- \(([a-z])\)", (RESULTS / spec.id / scale / "figure.svg").read_text(encoding="utf-8"))
+    assert set(re.findall(r"\(([a-z])\)", f"{spec.caption} {spec.finding}")) <= set(drawn)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
 def test_stored_figures_are_drawn_from_the_stored_numbers(spec, scale):
@@ -92,18 +101,41 @@ def test_stored_figures_are_drawn_from_the_stored_numbers(spec, scale):
         assert (RESULTS / spec.id / scale / name).read_bytes() == content, name
 
 
-def test_axis_labels_are_not_cut_off():
-    spec = SPECS["001-study-c"]
+@pytest.mark.thorough
+@pytest.mark.parametrize(("spec", "scale"), STORED, ids=[f"{spec.id}-{scale}" for spec, scale in STORED])
+def test_no_text_or_mark_of_a_figure_is_cut_off_or_covered_by_text(spec, scale):
     with mpl.rc_context(style._STYLE):
         figure = Figure(figsize=(style.WIDTH, 3.1), layout="constrained")
-        reproduce.KINDS[spec.kind].draw(
-            figure, spec.parameters["small"], result_files.load(RESULTS, spec, "small").numbers
-        )
+        numbers = result_files.load(RESULTS, spec, scale).numbers
+        reproduce.KINDS[spec.kind].draw(figure, spec.parameters[scale], numbers)
         figure.draw_without_rendering()
+        texts = [(text.get_text(), text.get_window_extent()) for text in find_texts(figure)]
     width, height = figure.get_size_inches() * figure.dpi
-    for label in (ax.yaxis.label for ax in figure.axes if ax.get_ylabel()):
-        box = label.get_window_extent()
-        assert min(box.x0, box.y0, width - box.x1, height - box.y1) >= 0, label.get_text()
+    for words, box in texts:
+        assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -1, words
+    for (words, box), (other, its) in combinations(texts, 2):
+        shared = min(box.x1, its.x1) - max(box.x0, its.x0), min(box.y1, its.y1) - max(box.y0, its.y0)
+        assert min(shared) < 1, (words, other)
+    for ax in figure.axes:
+        for line in ax.lines:
+            if line.get_marker() not in ("None", "|") and line.get_clip_on():
+                heights = ax.transData.transform(line.get_xydata())[:, 1]
+                assert heights.max() < ax.get_window_extent().y1 - 1, spec.id
+
+
+def find_texts(figure):
+    """Find the texts that are drawn; of the labels of ticks, those inside of the axes' limits."""
+    ticks, drawn = set(), set()
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        every = {label for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()] for label in labels_of(tick)}
+        ticks |= every
+        drawn |= {label for tick in axis._update_ticks() for label in labels_of(tick)} if axis.axes.axison else set()
+    found = (text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip())
+    return [text for text in found if text not in ticks or text in drawn]
+
+
+def labels_of(tick):
+    return tick.label1, tick.label2
 
 
 def test_the_gallery_shows_the_stored_results():
@@ -135,6 +167,9 @@ def test_the_readme_counts_the_numbers_beside_the_papers():
     assert f"Mukhoti et al. have {len(theirs):,} numbers. Of these, {len(ours)} have ours beside them" in readme
     larger = ours.count("CIFAR-100, ResNet-50")
     assert f"beside them: {own} for ResNet-50 on CIFAR-10, {larger} for ResNet-50 on CIFAR-100, and the rest" in readme
+
+    temperatures = [cell.startswith(NO_ENTRY) for _, cell in theirs if "(" in cell.partition("[")[2]]
+    assert f"tables also print {len(temperatures)} temperatures; {temperatures.count(False)} have ours" in readme
 
     theirs = cells("003")
     beside = sum(not cell.startswith(NO_ENTRY) for _, cell in theirs)

@@ -117,9 +117,34 @@ def test_cards_without_curvature(tmp_path, number):
         card["curvature"] = card["curvature"][1:2]  # only that of cross-entropy
         path.write_text(json.dumps(card), encoding="utf-8")
     spec, found = computed(number, tmp_path)
-    assert not found.values
-    assert {published.number for published in spec.published} <= set(found.absent)
-    assert ("CIFAR-10, ResNet-20", "no entry", *[""] * 6) in found.table
+    assert not any("trained" in name for name in found.values)
+    assert {published.number for published in spec.published if "trained" in published.number} <= set(found.absent)
+    words = "λmax" if number == 2 else "trace"
+    not_measured = [*["not measured"] * 4, "no entry", "no entry"]
+    assert (("CIFAR-10, ResNet-20", f"{words}, training loss", *not_measured)) in found.table
+    assert any(row[1] == "ECE, %" and row[2] == "4.00" for row in found.table)
+
+
+def test_ece_needs_no_curvature(tmp_path):
+    write(tmp_path, seeds=1)
+    for path in tmp_path.glob("g[23]-*.json"):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**card, "curvature": []}), encoding="utf-8")
+    spec, found = computed(2, tmp_path)
+    assert found.values[f"gamma_of_least_ece({NAME})"] == 2
+    assert f"lambda_max_trained_rank_correlation_with_gamma({NAME})" in found.absent  # two gammas are not enough
+    eigenvalues, eces = drawn(spec, found).axes
+    assert [len(line.get_xdata()) for line in eigenvalues.lines] == [2, 2, 2, 2]
+    assert [len(line.get_xdata()) for line in eces.lines] == [4, 4]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_networks_without_any_curvature_are_not_drawn(tmp_path, number):
+    write(tmp_path, seeds=1)
+    for path in tmp_path.glob("*.json"):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**card, "curvature": []}), encoding="utf-8")
+    spec, found = computed(number, tmp_path)
     assert [text.get_text() for text in drawn(spec, found).axes[0].texts] == ["no entry"]
 
 
@@ -133,4 +158,4 @@ def test_cards_with_the_hessian_of_the_training_loss_only(tmp_path, number):
     assert found.values == {name: value for name, value in whole.values.items() if "cross_entropy" not in name}
     assert any("cross_entropy" in name for name in found.absent)
     texts = [text.get_text() for ax in drawn(spec, found).axes for text in ax.texts]
-    assert ("Hessian of cross-entropy:\nno entry" in texts) is (number == 3)
+    assert ("Hessian of cross-entropy:\nnot measured" in texts) is (number == 3)

@@ -14,12 +14,13 @@ from refocal import metrics, posterior_from_logits
 from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
 from refocal_lab import cli, reproduce
 from refocal_lab.reproduce import Context, result_files, style
-from refocal_lab.reproduce.computation import NO_ENTRY
+from refocal_lab.reproduce.computation import NO_ENTRY, Numbers
 from refocal_lab.reproduce.kinds import zoo_focal_scaling, zoo_gradient, zoo_product
 from refocal_lab.zoo.measures import LogitPart
 from zoo_experiments import EXPERIMENTS, SPECS, computed
 
 CURVATURE = ["004-fig-2-zoo", "004-fig-3-zoo"]
+TABLES = [f"002-table-{number}" for number in range(1, 14)]
 OF_THE_ZOO = [name for name, spec in SPECS.items() if spec.kind.startswith("zoo-")]
 
 
@@ -38,13 +39,12 @@ def both_seeds(folder, gamma, number):
 
 
 def test_the_papers_tables_and_figures_of_networks():
-    tables = [f"002-table-{number}" for number in range(1, 14)]
     figures = ["001-fig-4", "001-fig-5", "001-fig-6", "002-fig-1", "002-fig-2", "002-fig-3", "002-fig-4b", "002-fig-8"]
     texts = ["002-text-newsgroups20", "002-text-sst"]
     assert sorted(OF_THE_ZOO) == sorted(
-        [*tables, *figures, *texts, "003-fig-8", "003-sec-4-1", "003-table-1", *CURVATURE]
+        [*TABLES, *figures, *texts, "003-fig-8", "003-sec-4-1", "003-table-1", *CURVATURE]
     )
-    assert [name for name in SPECS if "table" in name] == [*tables, "003-table-1"]
+    assert [name for name in SPECS if "table" in name] == [*TABLES, "003-table-1"]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_a_table_shows_our_numbers_the_papers_and_missing_entries(networks):
     by_name = {(row[0], row[1]): row[2:] for row in rows}
     assert by_name["CIFAR-10, ResNet-110 (bottleneck)", "pre T"][0] == "no entry [4.41]"
     assert by_name["CIFAR-10, ResNet-50", "post T"] == (
-        "no entry [1.35]",
-        "no entry [1.08]",
-        "no entry [1.19]",
-        "no entry [0.95]",
+        "no entry [1.35 (2.50)]",
+        "no entry [1.08 (1.10)]",
+        "no entry [1.19 (2.60)]",
+        "no entry [0.95 (1.10)]",
         NO_ENTRY,
     )
     assert by_name["SST Binary, Tree LSTM", "pre T"][:3] == ("no entry [7.37]", "no entry [9.01]", "no entry [5.03]")
@@ -88,6 +88,16 @@ def test_a_table_shows_our_numbers_the_papers_and_missing_entries(networks):
     ours = by_name["CIFAR-10, ResNet-20", "pre T"]
     assert ours[0] == f"{np.mean(eces):.2f} ± {np.std(eces, ddof=1):.2f}"
     assert set(ours[1:]) == {NO_ENTRY}
+
+
+def test_the_papers_temperatures_are_shown_where_it_prints_them(networks):
+    places = {name: [cell for row in computed(name, networks).table for cell in row if "[" in cell] for name in TABLES}
+    shown = {name: sum("(" in cell.partition("[")[2] for cell in cells) for name, cells in places.items()}
+    assert {name: count for name, count in shown.items() if count} == {
+        **dict.fromkeys(("002-table-1", "002-table-2"), 40),
+        **dict.fromkeys(("002-table-4", "002-table-5"), 30),
+        **dict.fromkeys(("002-table-7", "002-table-8"), 70),
+    }
 
 
 def test_networks_of_one_name_are_not_mixed_up(tmp_path):
@@ -221,6 +231,16 @@ def test_the_product_of_temperatures(networks):
         return TemperatureScaling().fit(val, val_labels).temperature_
 
     assert found[f"T{name}"] == both_seeds(networks, 3, fitted)
+
+
+def test_labels_keep_away_from_marks_and_from_each_other():
+    paths = [np.array([[0.0, 0.0], [12.0, 0.0], [24.0, 0.0]]), np.array([[12.0, 12.0]])]
+    offsets = zoo_product.place_labels(paths, unit=1.0)
+    marks = np.concatenate(paths)
+    labels = marks + np.concatenate(offsets)
+    assert np.linalg.norm(labels[:, None] - marks, axis=2).min() > 8.9  # each is 9 points from its own mark
+    assert np.linalg.norm(labels[:, None] - labels, axis=2)[~np.eye(len(labels), dtype=bool)].min() > 8.9
+    assert offsets[0][1] == pytest.approx([0, -9])  # the lines are left and right, the other mark above
 
 
 def test_gradients_are_those_of_focal_loss():
@@ -369,6 +389,19 @@ def test_marks_are_not_cut_off_on_axes_that_start_at_zero():
     style.start_at_zero(ax)
     assert ax.get_ylim() == pytest.approx((0, 101 * (1 + ax.margins()[1])))
     assert ax.get_xlim()[0] > 0
+
+
+def test_the_last_bits_of_a_layout_change_no_byte():
+    def drawn(left):
+        def draw(figure, *_):
+            figure.set_layout_engine("none")
+            for place in (left, left + 0.5):
+                figure.add_axes((place, 0.1, 0.3, 0.8)).plot([1, 2])
+
+        return style.render(draw, None, Numbers({}))
+
+    assert drawn(0.1) == drawn(np.nextafter(0.1, 1))
+    assert drawn(0.1)["figure.svg"].count(b'<clipPath id="clip') == 2
 
 
 def test_a_table_of_every_method_is_drawn(networks):

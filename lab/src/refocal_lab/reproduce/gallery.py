@@ -24,14 +24,15 @@ ones. There are three scales: `smoke` (seconds), `small` (the default) and `pape
 writes this page from the stored results.
 
 "Within" tells whether our number is within the tolerance. For a printed number the tolerance is half a unit of its last
-digit; if the paper has only words, the tolerance is our reading of them. A bold **no** is a difference from the paper
-in its own setting. "Other network", "other data" and "other schedule" mean that ours is not the paper's: such a "no"
-does not contradict the paper, and such a "yes" supports its conclusion for our setting only.
+digit, or one unit after ≈, "about" or "around"; if the paper has only words, the tolerance is our reading of them. A
+bold **no** is a difference from the paper in its own setting. "Other network", "other data" and "other schedule" mean
+that ours is not the paper's: such a "no" does not contradict the paper, and such a "yes" supports its conclusion for
+our setting only.
 
 Figures of trained networks are computed from the logits and training histories in [`zoo/`](../zoo), and are recomputed
-when the zoo changes. "No entry" means that the zoo has no such network. In the tables of these figures, the paper's
-number is in brackets. 001-study-c and 004-fig-4 read data sets from the folder given by `--data`: `tabular/*.npz` with
-X, y and categorical, and the files of Fashion-MNIST.
+when the zoo changes. "No entry" means that the zoo lacks the network, or a measurement that the number needs. In the
+tables of these figures, the paper's number is in brackets. 001-study-c and 004-fig-4 read data sets from the folder
+given by `--data`: `tabular/*.npz` with X, y and categorical, and the files of Fashion-MNIST.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
@@ -127,4 +128,11 @@ def to_files(figure: Figure) -> dict[str, bytes]:
     pixels.draw()
     image = Image.frombuffer("RGBA", pixels.get_width_height(), pixels.buffer_rgba(), "raw", "RGBA", 0, 1)
     image.convert("RGB").quantize(_COLORS).save(png, format="png", optimize=True)
-    return {"figure.svg": svg.getvalue(), "figure.png": png.getvalue()}
+    return {"figure.svg": _number_clip_paths(svg.getvalue()), "figure.png": png.getvalue()}
+
+
+def _number_clip_paths(svg: bytes) -> bytes:
+    """Number the clip paths. Matplotlib names them by positions whose last bits vary from one layout to the next."""
+    names = dict.fromkeys(re.findall(rb'<clipPath id="(\w+)"', svg))
+    numbers = {name: b"clip%d" % number for number, name in enumerate(names)}
+    return re.sub(rb'(<clipPath id="|url\(#)(\w+)', lambda place: place[1] + numbers.get(place[2], place[2]), svg)

@@ -77,10 +77,14 @@ def best_temperatures(val: LogitPart, given: Parameters) -> list[float]:
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
-    """Draw one panel per network of the zoo."""
+    """Draw one panel per network of the zoo, at most two side by side: their names are long."""
     held = list(dict.fromkeys(line["network"] for line in numbers.curves["lines"])) or [""]
-    figure.set_size_inches(style.WIDTH * (0.6 if len(held) == 1 else 1), 3.1)
-    panels = figure.subplots(1, len(held), squeeze=False)[0]
+    count = -(-len(held) // 2)
+    figure.set_size_inches(style.WIDTH * (0.6 if len(held) == 1 else 1), 0.5 + 2.6 * count)
+    grid = figure.subplots(count, min(len(held), 2), squeeze=False).ravel()
+    panels = grid[: len(held)]
+    for ax in grid[len(held) :]:
+        ax.set_axis_off()
     for ax, network in zip(panels, held, strict=True):
         for line in numbers.curves["lines"]:
             if line["network"] == network:
@@ -90,7 +94,7 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
                     line["temperatures"],
                     marker=style.MARKERS[index % len(style.MARKERS)],
                     markersize=4,
-                    label=f"trained with γ = {line['gamma']:g}",
+                    label=f"γ = {line['gamma']:g}",
                     **style.line(index),
                 )
         ax.set(xlabel="γ of the focal map", ylabel="best temperature T")
@@ -98,7 +102,8 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
             style.label_panel(ax, held.index(network), Network.parse(network).label)
         else:
             ax.text(0.5, 0.5, NO_ENTRY, ha="center", transform=ax.transAxes)
-    style.add_common_legend(figure, panels, ncols=3)
+    by_lines = sorted(panels, key=lambda ax: -len(ax.lines))  # a panel with every γ first, so that they are in order
+    style.add_common_legend(figure, by_lines, title="trained with")
 
 
 KIND = zoo_kind(Parameters, compute, draw)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _HEIGHT = 1.85  # of a row of panels, in inches
 _FEWEST = 3  # gammas of a network that is drawn
+_NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Parameters:
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Collect the runs whose cards have the Hessian of the training loss, and summarize them."""
+    """Collect the runs with the Hessians that their cards have, and summarize them."""
     found = select_entries(given, context)
     runs: list[dict[str, Any]] = []
     rows: Rows = [("network", "", *(f"γ = {gamma:g}" for gamma in given.gammas))]
@@ -62,11 +63,9 @@ def compute(given: Parameters, context: Context) -> Numbers:
             for gamma in given.gammas
             for entry in found.trials(network, parse_variant(f"focal {gamma:g}"))
         ]
-        measured = [run for run in here if run is not None]
-        runs += measured
+        runs += here
         rows += [
-            (network.label, words, *_cells(given.gammas, measured, key, factor))
-            for words, key, factor in _list_rows(given)
+            (network.label, words, *_cells(given.gammas, here, key, factor)) for words, key, factor in _list_rows(given)
         ]
     record = curvature_runs.summarize_by_gamma if given.against == "gamma" else curvature_runs.fit_cubics
     numbers = record(runs)
@@ -75,11 +74,8 @@ def compute(given: Parameters, context: Context) -> Numbers:
     return Numbers(values, {"runs": runs, "found": numbers}, collapse_rows(rows, labels=2), tuple(absent))
 
 
-def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any] | None:
-    """Read a run; None if its card lacks the Hessian of the training loss.
-
-    That of cross-entropy is optional. Of several measurements, take the one with the most samples.
-    """
+def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any]:
+    """Read a run with the Hessians that its card has; of several measurements, take the one with the most samples."""
     run: dict[str, Any] = {"network": str(network), "gamma": gamma, "seed": card.seed, "ece": card.ece}
     for name in HESSIANS:
         entries = [
@@ -87,8 +83,6 @@ def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict
             for each in card.content.get("curvature", [])
             if (each["part"], each["matrix"]) == (part, "hessian") and each["loss"] == name.replace("_", "-")
         ]
-        if not entries and name == "trained":
-            return None
         if not entries:
             continue
         most = max(entries, key=lambda each: each["samples"])
@@ -105,10 +99,13 @@ def _list_rows(given: Parameters) -> list[tuple[str, str, float]]:
 
 
 def _cells(gammas: tuple[float, ...], runs: curvature_runs.Runs, key: str, factor: float) -> list[str]:
-    return [
-        format_spread([run[key] for run in runs if run["gamma"] == gamma and key in run], factor=factor)
-        for gamma in gammas
-    ]
+    """Write means over seeds; networks of the zoo without this number are told from those that it lacks."""
+    cells = []
+    for gamma in gammas:
+        some = [run for run in runs if run["gamma"] == gamma]
+        values = [run[key] for run in some if key in run]
+        cells.append(_NOT_MEASURED if some and not values else format_spread(values, factor=factor))
+    return cells
 
 
 def _flatten(entry: dict[str, Any]) -> dict[str, float]:
@@ -139,21 +136,25 @@ def _expected_values(given: Parameters) -> list[tuple[str, str]]:
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     """Draw one row of panels per network that was measured with three or more gammas."""
     runs = numbers.curves["runs"]
-    gammas = {name: {run["gamma"] for run in runs if run["network"] == name} for name in given.networks}
-    networks = [name for name in given.networks if len(gammas[name]) >= _FEWEST]
+    measured = [run for name in HESSIANS for run in curvature_runs.with_hessian(runs, name)]
+    counted = runs if given.against == "gamma" else measured
+    gammas = {name: {run["gamma"] for run in counted if run["network"] == name} for name in given.networks}
+    held = set(names(measured, "network"))
+    networks = [name for name in given.networks if len(gammas[name]) >= _FEWEST and name in held]
     figure.set_size_inches(style.WIDTH, 0.4 + _HEIGHT * max(len(networks), 1))
-    panels = figure.subplots(max(len(networks), 1), 2, squeeze=False)
+    sharex: Any = "row" if given.against == "gamma" else False
+    panels = figure.subplots(max(len(networks), 1), 2, squeeze=False, sharex=sharex)
     for axes, network in zip(panels, networks, strict=False):
         chosen = [run for run in runs if run["network"] == network]
         if given.against == "gamma":
             _draw_by_gamma(axes, chosen)
         else:
             for ax, name in zip(axes, HESSIANS, strict=True):
-                measured = curvature_runs.with_hessian(chosen, name)
-                if measured:
-                    _draw_by_trace(ax, given, measured, name, numbers.curves["found"].get(f"{network}, {name}"))
+                with_it = curvature_runs.with_hessian(chosen, name)
+                if with_it:
+                    _draw_by_trace(ax, given, with_it, name, numbers.curves["found"].get(f"{network}, {name}"))
                 else:
-                    ax.text(0.5, 0.5, f"{HESSIANS[name]}:\n{NO_ENTRY}", ha="center", transform=ax.transAxes)
+                    ax.text(0.5, 0.5, f"{HESSIANS[name]}:\n{_NOT_MEASURED}", ha="center", transform=ax.transAxes)
                     ax.set_axis_off()
         style.label_panels(axes, networks.index(network), Network.parse(network).label)
     style.add_common_legend(figure, panels.ravel())
@@ -168,9 +169,11 @@ def _draw_by_gamma(axes: Any, runs: curvature_runs.Runs) -> None:
         measured = curvature_runs.with_hessian(runs, name)
         if measured:
             _draw_means(axes[0], measured, f"lambda_max_{name}", 1.0, index, label=words)
-    axes[0].set(xlabel="γ", ylabel="λmax", ylim=(0, None))
+    axes[0].set(xlabel="γ", ylabel="λmax", xticks=names(runs, "gamma"))
     _draw_means(axes[1], runs, "ece", 100.0, 2, label="")
-    axes[1].set(xlabel="γ", ylabel="ECE (%)", ylim=(0, None))
+    axes[1].set(xlabel="γ", ylabel="ECE (%)")
+    for ax in axes:
+        style.start_at_zero(ax)
 
 
 def _draw_means(ax: Axes, runs: curvature_runs.Runs, key: str, factor: float, index: int, *, label: str) -> None:
@@ -199,7 +202,8 @@ def _draw_by_trace(
         traces = [run[f"trace_{name}"] for run in runs]
         grid = np.linspace(min(traces), max(traces), 200)
         ax.plot(grid, 100 * np.polyval(fit["cubic_in_trace"], grid), color=style.GUIDE, linewidth=1.0)
-    ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel="ECE (%)", ylim=(0, None))
+    ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel="ECE (%)")
+    style.start_at_zero(ax)
 
 
 KIND = zoo_kind(Parameters, compute, draw)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +30,10 @@ from refocal_lab.zoo.published import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_POINTS = 268.0  # side of the panel
+_AWAY = 9.0  # points between a mark and its label
+_RADIUS = 4.0  # points of a mark or label
 
 
 @dataclass(frozen=True)
@@ -106,25 +111,59 @@ def draw(figure: Figure, _: Parameters, numbers: Numbers) -> None:
     ax = figure.subplots()
     points = numbers.curves["points"]
     networks = list(dict.fromkeys(item["network"] for item in points))
+    paths = []
     for index, network in enumerate(networks):
         own = [item for item in points if item["network"] == network]
-        x, y = [item["product"] for item in own], [np.mean(item["fitted"]) for item in own]
+        path = np.array([(item["product"], np.mean(item["fitted"])) for item in own])
+        paths.append(path)
         words = Network.parse(network).label
-        ax.plot(x, y, marker=style.MARKERS[index % 6], markersize=5, label=words, **style.line(index, linewidth=0.8))
-        for item, at, height in zip(own, x, y, strict=True):
-            aside = (-9, 4) if height > at else (5, -8)  # away from the diagonal, where the other labels are
-            gamma, color = f"{item['gamma']:g}", style.color(index)
-            ax.annotate(gamma, (at, height), aside, textcoords="offset points", fontsize=8, color=color)
+        ax.plot(*path.T, marker=style.MARKERS[index % 6], markersize=5, label=words, **style.line(index, linewidth=0.8))
     ax.axline((1, 1), slope=1, color=style.GUIDE, linewidth=0.8)
     ax.set(xlabel="T of Ψ times T of cross-entropy", ylabel="T of focal loss, by NLL", aspect="equal")
-    if points:
-        ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), title="numbers: γ", alignment="left")
-        every = [item["product"] for item in points] + [value for item in points for value in item["fitted"]]
-        low, high = min(every), max(every)
-        margin = 0.15 * (high - low) + 0.05
-        ax.set(xlim=(low - margin, high + 1.5 * margin), ylim=(low - margin, high + 1.5 * margin))
-    else:
+    if not points:
         ax.text(1, 1, NO_ENTRY)
+        return
+    ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), title="numbers: γ", alignment="left")
+    low, high = min(path.min() for path in paths), max(path.max() for path in paths)
+    margin = 0.08 * (high - low) + 0.05
+    ax.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
+    places = place_labels(paths, unit=_POINTS / (high - low + 2 * margin))
+    gammas = [[f"{item['gamma']:g}" for item in points if item["network"] == network] for network in networks]
+    for index, (path, labels, own_places) in enumerate(zip(paths, gammas, places, strict=True)):
+        look: dict[str, Any] = {"fontsize": 8, "color": style.color(index), "ha": "center", "va": "center"}
+        for at, label, aside in zip(path, labels, own_places, strict=True):
+            ax.annotate(label, tuple(at), tuple(aside), textcoords="offset points", **look)
+
+
+def place_labels(paths: list[np.ndarray], *, unit: float) -> list[np.ndarray]:
+    """Place the label of each mark where it is farthest from all lines, marks and earlier labels.
+
+    Args:
+        paths: Per line, the places of its marks, of shape (marks, 2).
+        unit: Points per unit of both axes.
+
+    Returns:
+        Per line, the offsets of its labels in points, of shape (marks, 2).
+    """
+    steps = np.linspace(0, 1, 21)[:, None]
+    pieces = [start + steps * (end - start) for path in paths for start, end in pairwise(path)]
+    lines, marks = unit * np.concatenate([*paths, *pieces]), unit * np.concatenate(paths)
+    angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)
+    candidates = _AWAY * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    labels = np.empty((0, 2))
+    placed = []
+    for path in paths:
+        offsets = []
+        for mark in unit * path:
+            others = np.concatenate([marks[(marks != mark).any(axis=1)], labels])
+            aside = mark + candidates[:, None]
+            to_lines = np.linalg.norm(aside - lines, axis=2).min(axis=1)
+            to_others = np.linalg.norm(aside - others, axis=2).min(axis=1, initial=np.inf)
+            room = np.minimum(to_lines, to_others - _RADIUS)
+            offsets.append(candidates[room.argmax()])
+            labels = np.concatenate([labels, [mark + offsets[-1]]])
+        placed.append(np.array(offsets))
+    return placed
 
 
 KIND = zoo_kind(Parameters, compute, draw)

@@ -39,6 +39,7 @@ _WHEN = {
     "ts-adaptive-ece": "after TS by adaptive ECE",
     "ts-nll": "after TS by NLL",
 }
+_CHOSEN_BY = {"ts-ece": "ece_15", "ts-adaptive-ece": "adaptive_ece_15"}
 _SHORT = {"confident_99": "confident (%)", "accuracy_99": "their accuracy (%)"}
 _MEASURES = {
     "error": "error (%)",
@@ -144,14 +145,21 @@ class CellKey(NamedTuple):
         """Look up the paper's number for the same network; None if there is none."""
         return next(iter(published_values(paper, self.network, self.loss, self.method, self.measure)), None)
 
+    def published_temperature(self, paper: str) -> float | None:
+        """Look up the paper's temperature, which it prints beside the measure that chose it; None if there is none."""
+        if _CHOSEN_BY.get(self.method) != self.measure:
+            return None
+        return self._replace(measure="temperature").published(paper)
+
 
 def _cell(place: CellKey, paper: str, item: dict[str, Any] | None) -> str:
-    """Write our number, the temperature in parentheses if any, and the paper's number in brackets."""
+    """Write our number and the paper's in brackets, each with its temperature in parentheses if any."""
     ours = NO_ENTRY if item is None else format_spread(item[place.measure][place.method]).replace(NO_ENTRY, "–")
     if item is not None and place.method != "raw":
         ours += f" ({np.mean(item['temperature'][place.method]):.2f})"
-    theirs = place.published(paper)
-    return ours if theirs is None else f"{ours} [{100 * theirs:.2f}]"
+    theirs, temperature = place.published(paper), place.published_temperature(paper)
+    beside = "" if temperature is None else f" ({temperature:.2f})"
+    return ours if theirs is None else f"{ours} [{100 * theirs:.2f}{beside}]"
 
 
 def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
