@@ -317,6 +317,19 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
     assert asked == [False, False, True]
 
 
+def test_a_plan_is_found_without_reading_the_gammas():
+    """One per class may be many. Others of the same number have a plan of their own."""
+    logits, target, _ = batch(4, 5)
+
+    class Gammas(tuple):
+        __slots__ = ()
+        __hash__ = None
+
+    for gammas in ((0.5, 1.0, 1.5, 2.0, 2.5), (2.5, 2.0, 1.5, 1.0, 0.5)):
+        for _ in range(2):
+            compare(logits, target, PLAIN._replace(gamma=Gammas(gammas)), "mean")
+
+
 def test_what_no_kernel_computes_is_not_copied(monkeypatch):
     entered, compute = [], dispatch.focal_loss
     monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call), compute(*call))[1])

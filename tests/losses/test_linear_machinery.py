@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-from refocal.losses import FocalLoss, LinearFocalLoss, Scheduled
+from refocal.losses import FocalLoss, LinearFocalLoss, Scheduled, spec
 from refocal.losses.gpu.launch import INTERPRETED
 from refocal.losses.linear import chunks, operator
 
@@ -213,6 +213,21 @@ def test_gradients_of_fake_and_traced_tensors(reduction: str) -> None:
     with FakeTensorMode() as fake:  # tensors without values
         found = step(*(fake.from_tensor(each) for each in (hidden, head, target)))
     assert [each.shape for each in found] == [hidden.shape, head.shape]
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, FakeTensorMode])
+def test_gammas_by_class_outlive_the_mode_in_which_they_were_first_used(mode: Any) -> None:
+    """A validation before the training may run in inference mode. Copies of the gammas are kept."""
+    spec._copy_gammas.cache_clear()
+    hidden, head, _, target = draw(12, 5, 21)
+    gammas = torch.linspace(0, 3, 21).tolist()
+    criterion = LinearFocalLoss(gammas)
+    with mode() as fake:
+        inputs = [hidden, head, target] if fake is None else [fake.from_tensor(each) for each in (hidden, head, target)]
+        criterion(*inputs)
+    found = torch.autograd.grad(criterion(hidden, head, target), [hidden, head])
+    expected = torch.autograd.grad(FocalLoss(gammas)(hidden @ head.t(), target), [hidden, head])
+    torch.testing.assert_close(found, expected)
 
 
 def test_the_operator_is_registered_correctly() -> None:

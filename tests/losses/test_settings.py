@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
+from refocal import _check  # noqa: E402
 from refocal import losses as L  # noqa: E402
 
 
@@ -184,3 +185,25 @@ def test_an_empty_gamma_is_rejected():
 def test_adafocal_learns_from_class_indices():
     with pytest.raises(TypeError, match=r"labels must be class indices of an integer dtype, got torch\.float32"):
         L.AdaFocal().step_epoch(torch.full((3, 2), 0.5), torch.tensor([0.0, 1.0, 0.5]))
+
+
+def test_a_call_does_not_check_one_gamma_per_class_again(monkeypatch):
+    """With many classes this would take longer than the loss."""
+    logits, target = rows()
+    gammas = [0.0, 1.0, 2.0, 3.0]
+    losses = [L.FocalLoss(gammas), L.LinearFocalLoss(gammas)]
+    expected = [losses[0](logits, target), losses[1](logits, torch.eye(4, dtype=torch.double), target)]
+    monkeypatch.setattr(_check, "gamma", None)
+    torch.testing.assert_close(losses[0](logits, target), expected[0])
+    torch.testing.assert_close(losses[1](logits, torch.eye(4, dtype=torch.double), target), expected[1])
+
+
+def test_gammas_of_another_number_of_classes_are_rejected():
+    logits, target = rows()
+    message = "gamma must be a number or one value for each of 4 classes, got 3 values"
+    for criterion, inputs in (
+        (L.FocalLoss, (logits,)),
+        (L.LinearFocalLoss, (logits, torch.eye(4, dtype=torch.double))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            criterion([0.0, 1.0, 2.0])(*inputs, target)

@@ -37,7 +37,7 @@ from refocal.losses.gpu.plan import (
 )
 from refocal.losses.internals import apply_directly, current_device, has_storage
 from refocal.losses.rows import loss_dtype, reduce, to_rows
-from refocal.losses.spec import LossSpec
+from refocal.losses.spec import LossSpec, SpecByClass
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -99,6 +99,8 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     if not supports_focal(logits, target, weight, spec):
         return None
     dtype, device = logits.dtype, logits.device
+    if isinstance(spec.gamma, tuple):
+        spec = SpecByClass(*spec)
     call = FocalCall(  # positional arguments, because small batches are host-bound
         spec,
         logits.shape,

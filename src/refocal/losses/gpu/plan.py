@@ -27,6 +27,7 @@ from refocal.losses.gpu.layout import (
     find_layout,
     next_power,
 )
+from refocal.losses.spec import copy_gammas
 
 _SIGMOID_BLOCK = 2048  # scores per program
 MOST_SMALL_LOSSES = 16_384  # losses of a small batch, whose buffer is kept
@@ -88,7 +89,7 @@ def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
         losses=losses,
         gradient=call.gradient,
         gradient_strides=None if strides == call.strides else strides,
-        gammas=_copy_gammas(gamma, call.device) if isinstance(gamma, tuple) else None,
+        gammas=copy_gammas(call.spec, torch.float32, call.device) if isinstance(gamma, tuple) else None,
         target_has_gaps=call.has_indices and common_stride(call.target_shape, call.target_strides, alone=1) != 1,
         counted=call.counted,
         small=small,
@@ -382,12 +383,6 @@ def _plan_sum(losses: int, expected: float, *, counted: bool, beside: bool) -> L
     constants = {"COUNTED": counted, "BESIDE": beside, "ALONE": alone, "BLOCK": block}
     programs = 1 if alone else sums.COUNTS.value
     return Launch(sums.finish, programs, (losses, expected), warps=warps, **constants)
-
-
-@functools.lru_cache(maxsize=64)
-def _copy_gammas(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """One gamma per class on the device; cached, because a copy from the host would make it wait."""
-    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def whole(gamma: float) -> int:
