@@ -20,7 +20,7 @@ from refocal.losses.policies import GammaPolicy, Scheduled
 from refocal.losses.posterior_maps import FocalMap
 from refocal.losses.rows import check_tensors
 from refocal.losses.spec import LossSpec, Reduction, copy_gammas
-from refocal.maps.posterior import SmoothingEdge
+from refocal.maps.posterior import MapSettings, SmoothingEdge
 
 
 class LayerSettings(NamedTuple):
@@ -166,7 +166,8 @@ class LinearFocalLoss(nn.Module):
         """The `top` largest p(y|x) of each sample and their classes, from hidden states (..., D)."""
         layer = self._layer(hidden, head, bias)
         top = _check.count(top, "top", most=len(head))
-        probs, classes = top_posterior(hidden.reshape(-1, hidden.shape[-1]), layer, self._map, top=top)
+        settings = self._check_map(len(head))
+        probs, classes = top_posterior(hidden.reshape(-1, hidden.shape[-1]), layer, settings, top=top)
         shape = (*hidden.shape[:-1], top)
         return TopPosterior(probs.reshape(shape), classes.reshape(shape))
 
@@ -179,7 +180,7 @@ class LinearFocalLoss(nn.Module):
         probabilities.
         """
         states = self.select(hidden, head, target, bias)
-        found = log_posterior(states.hidden, states.target, states.layer, self._map)
+        found = log_posterior(states.hidden, states.target, states.layer, self._check_map(len(head)))
         return found.new_zeros(states.keep.shape).masked_scatter_(states.keep, found).reshape(target.shape)
 
     def select(self, hidden: Tensor, head: Tensor, target: Tensor, bias: Tensor | None = None) -> LabeledStates:
@@ -191,11 +192,10 @@ class LinearFocalLoss(nn.Module):
         check_range(classes, len(head))
         return LabeledStates(hidden.reshape(-1, hidden.shape[-1])[keep], classes, keep, layer)
 
-    @property
-    def _map(self) -> FocalMap:
+    def _check_map(self, classes: int) -> MapSettings:
         posterior_map = self.focal.posterior_map
         assert isinstance(posterior_map, FocalMap)
-        return posterior_map
+        return posterior_map.check_settings(classes)
 
     def _layer(self, hidden: Tensor, head: Tensor, bias: Tensor | None) -> Layer:
         _check_layer(hidden, head, bias)
