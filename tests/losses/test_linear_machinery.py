@@ -215,6 +215,18 @@ def test_gradients_of_fake_and_traced_tensors(reduction: str) -> None:
     assert [each.shape for each in found] == [hidden.shape, head.shape]
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("gamma", [2.0, [0.0, 1.0, 2.0]])
+def test_shapes_alone(gamma: Any, reduction: str) -> None:
+    criterion = LinearFocalLoss(gamma, reduction=reduction)  # type: ignore[arg-type]
+    with torch.device("meta"):
+        hidden, head = torch.empty(6, 5, requires_grad=True), torch.empty(3, 5, requires_grad=True)
+        loss = criterion(hidden, head, torch.zeros(6).long())
+    loss.sum().backward()
+    assert (loss.shape, loss.dtype, loss.is_meta) == ((6,) if reduction == "none" else (), torch.float32, True)
+    assert (hidden.grad.shape, head.grad.shape) == (hidden.shape, head.shape)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("mode", [torch.inference_mode, FakeTensorMode])
 def test_gammas_by_class_outlive_the_mode_in_which_they_were_first_used(mode: Any) -> None:
     """A validation before the training may run in inference mode. Copies of the gammas are kept."""

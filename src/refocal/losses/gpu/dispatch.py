@@ -87,7 +87,7 @@ def supports_chunk(logits: Tensor, spec: LossSpec) -> bool:
 
 def has_kernels(logits: Tensor) -> bool:
     """Whether there are kernels for tensors on this device and of this type."""
-    return ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED) and logits.dtype in _DTYPES
+    return ((logits.is_cuda and _CUDA_KERNELS) or (logits.is_cpu and INTERPRETED)) and logits.dtype in _DTYPES
 
 
 def _runs_on(logits: Any) -> bool:

@@ -18,7 +18,7 @@ from refocal.losses.linear.operator import check_range
 from refocal.losses.linear.posteriors import LabeledStates, Layer, TopPosterior, log_posterior, top_posterior
 from refocal.losses.policies import GammaPolicy, Scheduled
 from refocal.losses.posterior_maps import FocalMap
-from refocal.losses.rows import check_tensors
+from refocal.losses.rows import check_tensors, has_autocast
 from refocal.losses.spec import LossSpec, Reduction, copy_gammas
 from refocal.maps.posterior import MapSettings, SmoothingEdge
 
@@ -260,7 +260,7 @@ def _check_layer(hidden: Tensor, head: Tensor, bias: Tensor | None) -> None:
         if tensor.device != hidden.device:
             msg = f"{name} must be on the device of hidden, {hidden.device}, got {tensor.device}"
             raise ValueError(msg)
-        if tensor.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+        if tensor.dtype != hidden.dtype and not has_autocast(hidden.device):
             msg = f"{name} must have the type of hidden, {hidden.dtype}, got {tensor.dtype}; autocast converts them"
             raise TypeError(msg)
     if head.ndim != 2 or not head.numel():
@@ -327,9 +327,8 @@ def _check_sum_dtype(sum_dtype: torch.dtype | None, head: Tensor) -> torch.dtype
 
 def _product_dtype(hidden: Tensor) -> torch.dtype:
     """The type in which matrices are multiplied: that of autocast, if it is enabled."""
-    place = hidden.device.type
-    autocast = hidden.dtype != torch.float64 and torch.is_autocast_enabled(place)
-    return torch.get_autocast_dtype(place) if autocast else hidden.dtype
+    autocast = hidden.dtype != torch.float64 and has_autocast(hidden.device)
+    return torch.get_autocast_dtype(hidden.device.type) if autocast else hidden.dtype
 
 
 def _describe(value: Any) -> str:
