@@ -317,6 +317,16 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
     assert asked == [False, False, True]
 
 
+def test_without_derivatives_autograd_is_left_out(monkeypatch):
+    logits, target, _ = batch(4, 5)
+    leaf, criterion = logits.clone().requires_grad_(), FocalLoss(2.0)
+    expected = criterion(leaf, target).detach()
+    monkeypatch.setattr(dispatch, "_apply_focal_loss", None)
+    with torch.no_grad():
+        torch.testing.assert_close(criterion(leaf, target), expected)
+    torch.testing.assert_close(criterion(logits, target), expected)
+
+
 def test_a_plan_is_found_without_reading_the_gammas():
     """One per class may be many. Others of the same number have a plan of their own."""
     logits, target, _ = batch(4, 5)

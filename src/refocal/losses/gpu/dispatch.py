@@ -98,9 +98,9 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     """Focal losses, or their sum or mean; None if no kernel supports these tensors or their layout."""
     if not supports_focal(logits, target, weight, spec):
         return None
-    dtype, device = logits.dtype, logits.device
     if isinstance(spec.gamma, tuple):
         spec = SpecByClass(*spec)
+    dtype, device = logits.dtype, logits.device
     call = FocalCall(  # positional arguments, because small batches are host-bound
         spec,
         logits.shape,
@@ -118,12 +118,13 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     plan = plan_focal_loss(call)
     if plan is None:
         return None
+    run = _apply_focal_loss if call.differentiable else _evaluate_focal_loss
     try:
         if INTERPRETED or device.index == current_device():
-            loss: Tensor = _apply_focal_loss(logits, (target, weight, plan))
+            loss: Tensor = run(logits, (target, weight, plan))
         else:
             with torch.cuda.device(device):
-                loss = _apply_focal_loss(logits, (target, weight, plan))
+                loss = run(logits, (target, weight, plan))
     except RuntimeError:
         # A tensor that escaped from a transformation of `torch.func` has no address. Checking before takes too long.
         if any(map(is_transformed, (logits, target, weight))):
@@ -226,6 +227,12 @@ class _FocalLoss(torch.autograd.Function):
             return reduced.to(call.loss_dtype)
 
         return _differentiate(formula, logits, incoming), None
+
+
+def _evaluate_focal_loss(logits: Tensor, planned: tuple[Tensor, Tensor | None, FocalPlan]) -> Tensor:
+    target, weight, plan = planned
+    loss, _, _ = execute.run_focal_loss(plan, logits, target, weight)
+    return loss
 
 
 _apply_focal_loss = apply_directly(_FocalLoss)  # small batches are host-bound; `focal_loss` looks for transformations
