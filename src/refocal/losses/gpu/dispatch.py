@@ -6,6 +6,7 @@ incoming gradient 1 then costs nothing. Second derivatives, tracing and `torch.f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,9 +31,9 @@ from refocal.losses.gpu.plan import (
     FocalPlan,
     plan_chunk,
     plan_focal_loss,
-    plan_multiplication,
     plan_normalizers,
     plan_posterior_map,
+    plan_scaling,
     plan_sigmoid_loss,
 )
 from refocal.losses.internals import apply_directly, current_device, has_storage
@@ -188,8 +189,8 @@ def scale_gradient(gradient: Tensor, incoming: Tensor) -> Tensor:
         return gradient.mul_(incoming)
     with on_device_of(gradient):
         for part in torch.split(gradient.view(-1), _MOST_SCALED):
-            launch = plan_multiplication(len(part), part.dtype, incoming.dtype, part.device, corrected=False)
-            execute.scale_gradient(launch, part, incoming, None)
+            launch = plan_scaling(len(part), part.dtype, incoming.dtype, part.device, corrected=False)
+            execute.run_scaling(launch, part, incoming, None)
     return gradient
 
 
@@ -206,27 +207,27 @@ class _FocalLoss(torch.autograd.Function):
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
         plan, gradient, correction = ctx.results
         ctx.results = plan, None, correction
-        by_formula = _needs_formula(incoming)
-        if gradient is not None and not by_formula:
-            execute.scale_gradient(plan.multiply, gradient, incoming, correction)
+        # 1. By the formula, if it is to be differentiated again.
+        if _needs_formula(incoming):
+            logits, target, weight = ctx.saved_tensors
+            formula = functools.partial(_plain_focal_loss, logits, target, weight, plan.call)
+            return _differentiate(formula, logits, incoming), None
+        # 2. Computed with the loss, for an incoming gradient of 1.
+        if gradient is not None:
+            execute.run_scaling(plan.scale, gradient, incoming, correction)
             return gradient, None
+        # 3. Computed now: it was not computed with the loss, or a first backward pass took it.
         logits, target, weight = ctx.saved_tensors
-        call, spec = plan.call, plan.call.spec
-        if not by_formula:  # not computed with the loss, or a second pass through the same graph
-            plan = plan_focal_loss(call._replace(incoming=1 if spec.reduction != "none" else 2))
-            assert plan is not None, "the loss had a plan"
-            gradient = execute.run_focal_gradient(
-                plan, logits, target, weight, incoming=incoming, correction=correction
-            )
-            return gradient, None
+        later = plan_focal_loss(plan.call._replace(incoming=1 if plan.call.spec.reduction != "none" else 2))
+        assert later is not None, "the loss had a plan"
+        found = execute.run_focal_gradient(later, logits, target, weight, incoming=incoming, correction=correction)
+        return found, None
 
-        def formula() -> Tensor:
-            rows = to_rows(logits, target)
-            losses = focal_rows(rows, weight, spec).reshape(rows.shape)
-            reduced = reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index)
-            return reduced.to(call.loss_dtype)
 
-        return _differentiate(formula, logits, incoming), None
+def _plain_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, call: FocalCall) -> Tensor:
+    rows, spec = to_rows(logits, target), call.spec
+    losses = focal_rows(rows, weight, spec).reshape(rows.shape)
+    return reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index).to(call.loss_dtype)
 
 
 def _evaluate_focal_loss(logits: Tensor, planned: tuple[Tensor, Tensor | None, FocalPlan]) -> Tensor:
@@ -253,30 +254,31 @@ class _SigmoidFocalLoss(torch.autograd.Function):
         )
         plan = plan_sigmoid_loss(call)
         with on_device_of(logits):
-            loss, ctx.gradient, ctx.correction = execute.run_sigmoid_loss(plan, logits, target)
+            loss, gradient, correction = execute.run_sigmoid_loss(plan, logits, target)
         ctx.save_for_backward(logits, target)
-        ctx.plan = plan
+        ctx.results = plan, gradient, correction
         return loss
 
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient, ctx.gradient = ctx.gradient, None
-        by_formula = _needs_formula(incoming)
-        if gradient is not None and not by_formula:
-            execute.scale_gradient(ctx.plan.multiply, gradient, incoming, ctx.correction)
+        plan, gradient, correction = ctx.results
+        ctx.results = plan, None, correction
+        # The same three cases as for focal loss.
+        if _needs_formula(incoming):
+            logits, target = ctx.saved_tensors
+            formula = functools.partial(_plain_sigmoid_focal_loss, logits, target, plan.call.spec, incoming.dtype)
+            return _differentiate(formula, logits, incoming), None, None, None
+        if gradient is not None:
+            execute.run_scaling(plan.scale, gradient, incoming, correction)
             return gradient, None, None, None
         logits, target = ctx.saved_tensors
-        call = ctx.plan.call
-        if not by_formula:
-            plan = plan_sigmoid_loss(call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
-            correction = ctx.correction
-            gradient = execute.run_sigmoid_gradient(plan, logits, target, incoming=incoming, correction=correction)
-            return gradient, None, None, None
+        later = plan_sigmoid_loss(plan.call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
+        found = execute.run_sigmoid_gradient(later, logits, target, incoming=incoming, correction=correction)
+        return found, None, None, None
 
-        def formula() -> Tensor:
-            return sigmoid_focal(logits, target, call.spec).to(incoming.dtype)
 
-        return _differentiate(formula, logits, incoming), None, None, None
+def _plain_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec, dtype: torch.dtype) -> Tensor:
+    return sigmoid_focal(logits, target, spec).to(dtype)
 
 
 def _needs_formula(incoming: Tensor) -> bool:

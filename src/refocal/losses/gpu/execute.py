@@ -102,7 +102,7 @@ def run_focal_gradient(
     return gradient
 
 
-def scale_gradient(launch: Launch, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
+def run_scaling(launch: Launch, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
     """Multiply a gradient that was computed with the loss by the incoming one and the correction, in place."""
     gradient_at, incoming_at = gradient.data_ptr(), incoming.data_ptr()
     start = launch.starts.get(current_stream(gradient.get_device()))

@@ -59,7 +59,7 @@ class FocalPlan:
     compute: Launch
     count: Launch
     finish: Launch
-    multiply: Launch
+    scale: Launch
 
 
 @functools.lru_cache(maxsize=256)
@@ -106,7 +106,7 @@ def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
             WEIGHTED=call.weight_dtype is not None,
         ),
         finish=_plan_sum(losses, call.expected, counted=call.counted, beside=beside),
-        multiply=plan_multiplication(size, call.dtype, call.loss_dtype, call.device, corrected=beside),
+        scale=plan_scaling(size, call.dtype, call.loss_dtype, call.device, corrected=beside),
     )
 
 
@@ -119,7 +119,7 @@ class SigmoidPlan:
     cleared: bool  # whether the buffer must start with zeros
     compute: Launch
     finish: Launch
-    multiply: Launch
+    scale: Launch
 
 
 @functools.lru_cache(maxsize=256)
@@ -144,8 +144,8 @@ def plan_sigmoid_loss(call: SigmoidCall) -> SigmoidPlan:
         COUNTED=mean,
     )
     finish = _plan_sum(programs, float(call.size) if mean else 1.0, counted=mean, beside=mean)
-    multiply = plan_multiplication(call.size, call.dtype, call.loss_dtype, call.device, corrected=mean)
-    return SigmoidPlan(call, programs, _takes_tickets(programs), compute, finish, multiply)
+    scale = plan_scaling(call.size, call.dtype, call.loss_dtype, call.device, corrected=mean)
+    return SigmoidPlan(call, programs, _takes_tickets(programs), compute, finish, scale)
 
 
 class PosteriorPlan(NamedTuple):
@@ -230,7 +230,7 @@ def _tile_chunk(rows: int, classes: int, device: torch.device) -> tuple[int, int
 
 
 @functools.lru_cache(maxsize=256)
-def plan_multiplication(
+def plan_scaling(
     size: int,
     dtype: torch.dtype,  # noqa: ARG001 kernels are compiled for each type
     incoming_dtype: torch.dtype,  # noqa: ARG001
@@ -238,7 +238,7 @@ def plan_multiplication(
     *,
     corrected: bool,
 ) -> Launch:
-    """The kernel that multiplies a gradient by the incoming one, and by a correction."""
+    """The launch that multiplies a gradient by the incoming one, and by a correction."""
     from refocal.losses.gpu.kernels import sums
 
     block = 4096
