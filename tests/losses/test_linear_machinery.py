@@ -68,6 +68,20 @@ def test_evaluation_needs_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     assert products == {"compute_logits": 1, "multiply_by_head": 0, "add_head_gradient": 0}
 
 
+def test_ignored_rows_enter_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, head, _, target = draw(30, 5, 21)
+    target[::3] = -100
+    rows, compute = [], operator.compute_logits
+
+    def counted(hidden: Tensor, *others: Any, **out: Tensor) -> Tensor:
+        rows.append(len(hidden))
+        return compute(hidden, *others, **out)
+
+    monkeypatch.setattr(operator, "compute_logits", counted)
+    LinearFocalLoss(2.0, chunk_bytes=FEW_BYTES)(hidden, head, target)
+    assert sum(rows) == 20
+
+
 def test_gradients_add_up_and_may_be_taken_twice() -> None:
     hidden, head, _, target = draw(30, 5, 21)
     criterion = LinearFocalLoss(2.0)
@@ -126,6 +140,29 @@ def test_autocast_multiplies_in_its_type_and_keeps_float32_gradients(
     assert all(each.dtype == torch.float32 for each in found)
     rounded = tuple(each.detach().to(dtype).float().requires_grad_() for each in (hidden, head, bias))
     assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), tolerance)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_autocast_takes_16_bit_hidden_states_and_a_float32_layer(reduction: str) -> None:
+    """Autocast gives such hidden states. The gradient of each tensor has its type."""
+    hidden, head, bias, target = draw(40, 6, 33)
+    hidden = hidden.detach().bfloat16().requires_grad_()
+    criterion = LinearFocalLoss(2.0, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
+    with torch.autocast(here().type, torch.bfloat16):
+        loss = criterion(hidden, head, target, bias)
+    found = [loss, *torch.autograd.grad(loss.sum(), [hidden, head, bias])]
+    assert [each.dtype for each in found] == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
+    rounded = tuple(each.detach().bfloat16().float().requires_grad_() for each in (hidden, head, bias))
+    assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), 2e-2)
+
+
+def test_loss_scaling_in_float16() -> None:
+    """Gradients of well classified rows would underflow before the scale enlarges them."""
+    inputs = tuple((factor * torch.eye(3)).half().requires_grad_() for factor in (4, 1))
+    target, scale, criterion = torch.arange(3), torch.tensor(2.0**15), LinearFocalLoss(5.0)
+    loss = criterion(*inputs, target)
+    found = [loss, *torch.autograd.grad(loss, inputs, scale)]
+    assert_equals(found, exact(criterion, inputs, target, scale), 3e-3)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
@@ -267,7 +304,7 @@ def test_the_operator_is_registered_correctly() -> None:
         torch.library.opcheck(operator.linear_focal, arguments)
 
 
-def test_second_derivatives_and_transformations_raise() -> None:
+def test_second_derivatives_raise() -> None:
     hidden, head, _, target = draw(6, 5, 21)
     (gradient,) = torch.autograd.grad(LinearFocalLoss(2.0)(hidden, head, target), hidden, create_graph=True)
     with pytest.raises(RuntimeError, match=r"no second derivatives: use focal_loss\(hidden @ head\.T"):
@@ -277,8 +314,24 @@ def test_second_derivatives_and_transformations_raise() -> None:
     (gradient,) = torch.autograd.grad(loss, bias, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivatives"):
         (gradient.square().sum() + bias.square().sum()).backward()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda function, x: torch.func.grad(function)(x),
+        lambda function, x: torch.func.vmap(function)(x[None]),
+        lambda function, x: torch.func.jvp(function, (x,), (x,)),
+        lambda function, x: torch.func.jacrev(function)(x),
+    ],
+    ids=["grad", "vmap", "jvp", "jacrev"],
+)
+@pytest.mark.parametrize("method", ["forward", "log_posterior"])
+def test_transformations_raise(transform: Any, method: str) -> None:
+    hidden, head, _, target = draw(6, 5, 21)
+    function = getattr(LinearFocalLoss(2.0), method)
     with pytest.raises(RuntimeError, match=r"torch\.func.*focal_loss\(hidden @ head\.T"):
-        torch.func.grad(lambda x: LinearFocalLoss(2.0)(x, head, target))(hidden)
+        transform(lambda x: function(x, head, target), hidden.detach())
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
