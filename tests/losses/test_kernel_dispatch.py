@@ -230,6 +230,7 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     torch.func.grad(lambda scores: (escaped.append(scores.detach()), scores.sum())[1])(logits)
     torch.testing.assert_close(FocalLoss(2.0)(escaped[0], target), FocalLoss(2.0)(logits, target))
     torch.testing.assert_close(FocalMap(2.0)(escaped[0]), FocalMap(2.0)(logits))
+    torch.testing.assert_close(SigmoidFocalLoss()(escaped[0], soft), SigmoidFocalLoss()(logits, soft))
     slope = torch.func.grad(lambda scale: scale * focal_loss(logits, target, gamma=2.0).sum())(
         torch.ones((), device=DEVICE)
     )
@@ -319,12 +320,15 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
 
 def test_without_derivatives_autograd_is_left_out(monkeypatch):
     logits, target, _ = batch(4, 5)
-    leaf, criterion = logits.clone().requires_grad_(), FocalLoss(2.0)
-    expected = criterion(leaf, target).detach()
-    monkeypatch.setattr(dispatch, "_apply_focal_loss", None)
-    with torch.no_grad():
-        torch.testing.assert_close(criterion(leaf, target), expected)
-    torch.testing.assert_close(criterion(logits, target), expected)
+    leaf = logits.clone().requires_grad_()
+    for criterion, goal in ((FocalLoss(2.0), target), (SigmoidFocalLoss(), (logits > 0).float())):
+        expected = criterion(leaf, goal).detach()
+        monkeypatch.setattr(dispatch, "_apply_focal_loss", None)
+        monkeypatch.setattr(dispatch, "_apply_sigmoid_focal_loss", None)
+        with torch.no_grad():
+            torch.testing.assert_close(criterion(leaf, goal), expected)
+        torch.testing.assert_close(criterion(logits, goal), expected)
+        monkeypatch.undo()
 
 
 def test_a_plan_is_found_without_reading_the_gammas():

@@ -104,8 +104,9 @@ def _reduced_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) 
     Gamma and alpha are checked: each is a number, or a tuple whose length may not fit the logits; alpha may be None.
     """
     # 1. A kernel. This comes before other checks: small batches are host-bound.
-    if target.shape == logits.shape and dispatch.supports_sigmoid(logits, target, spec):
-        return dispatch.sigmoid_focal_loss(logits, target, spec)
+    loss = dispatch.sigmoid_focal_loss(logits, target, spec) if target.shape == logits.shape else None
+    if loss is not None:
+        return loss
     # 2. Checks of what the kernels leave.
     if not logits.is_floating_point():
         msg = f"logits must have a floating-point dtype, got {logits.dtype}"

@@ -29,6 +29,7 @@ from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED, on_device_of
 from refocal.losses.gpu.layout import LONGEST_ROW_ON_CHIP
 from refocal.losses.gpu.plan import (
     FocalPlan,
+    SigmoidPlan,
     plan_chunk,
     plan_focal_loss,
     plan_normalizers,
@@ -134,10 +135,31 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     return loss
 
 
-def sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) -> Tensor:
-    """Sigmoid focal losses, or their sum or mean, by the fused kernel."""
-    wanted = torch.is_grad_enabled() and logits.requires_grad
-    return _SigmoidFocalLoss.apply(logits, target, spec, wanted)  # type: ignore[no-untyped-call]
+def sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) -> Tensor | None:
+    """Sigmoid focal losses, or their sum or mean; None if no kernel supports these tensors."""
+    if not supports_sigmoid(logits, target, spec):
+        return None
+    differentiable = logits.requires_grad and torch.is_grad_enabled()
+    call = SigmoidCall(
+        spec,
+        logits.numel(),
+        logits.dtype,
+        target.dtype,
+        loss_dtype(logits),
+        logits.device,
+        loss=True,
+        gradient=differentiable and computes_gradient_at_once(logits.dtype, spec.reduction),
+    )
+    plan = plan_sigmoid_loss(call)
+    run = _apply_sigmoid_focal_loss if differentiable else _evaluate_sigmoid_focal_loss
+    try:
+        with on_device_of(logits):
+            loss: Tensor = run(logits, (target, plan))
+    except RuntimeError:
+        if any(map(is_transformed, (logits, target))):  # as in `focal_loss`
+            return None
+        raise
+    return loss
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
@@ -241,44 +263,42 @@ _apply_focal_loss = apply_directly(_FocalLoss)  # small batches are host-bound; 
 
 class _SigmoidFocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, spec: LossSpec, wanted: bool) -> Tensor:
-        call = SigmoidCall(
-            spec,
-            logits.numel(),
-            logits.dtype,
-            target.dtype,
-            loss_dtype(logits),
-            logits.device,
-            loss=True,
-            gradient=wanted and computes_gradient_at_once(logits.dtype, spec.reduction),
-        )
-        plan = plan_sigmoid_loss(call)
-        with on_device_of(logits):
-            loss, gradient, correction = execute.run_sigmoid_loss(plan, logits, target)
+    def forward(ctx: Any, logits: Tensor, planned: tuple[Tensor, SigmoidPlan]) -> Tensor:
+        target, plan = planned
+        loss, gradient, correction = execute.run_sigmoid_loss(plan, logits, target)
         ctx.save_for_backward(logits, target)
         ctx.results = plan, gradient, correction
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
         plan, gradient, correction = ctx.results
         ctx.results = plan, None, correction
         # The same three cases as for focal loss.
         if _needs_formula(incoming):
             logits, target = ctx.saved_tensors
             formula = functools.partial(_plain_sigmoid_focal_loss, logits, target, plan.call.spec, incoming.dtype)
-            return _differentiate(formula, logits, incoming), None, None, None
+            return _differentiate(formula, logits, incoming), None
         if gradient is not None:
             execute.run_scaling(plan.scale, gradient, incoming, correction)
-            return gradient, None, None, None
+            return gradient, None
         logits, target = ctx.saved_tensors
         later = plan_sigmoid_loss(plan.call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
         found = execute.run_sigmoid_gradient(later, logits, target, incoming=incoming, correction=correction)
-        return found, None, None, None
+        return found, None
 
 
 def _plain_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec, dtype: torch.dtype) -> Tensor:
     return sigmoid_focal(logits, target, spec).to(dtype)
+
+
+def _evaluate_sigmoid_focal_loss(logits: Tensor, planned: tuple[Tensor, SigmoidPlan]) -> Tensor:
+    target, plan = planned
+    loss, _, _ = execute.run_sigmoid_loss(plan, logits, target)
+    return loss
+
+
+_apply_sigmoid_focal_loss = apply_directly(_SigmoidFocalLoss)
 
 
 def _needs_formula(incoming: Tensor) -> bool:
