@@ -1,7 +1,7 @@
 """The planner: which kernels compute a call, and how they are laid out over a GPU.
 
-Small batches are host-bound, so a plan is worked out once per call and cached. Batches whose size changes every time
-gain nothing from the cache.
+Small batches are host-bound, so a plan is worked out once for all calls of the same description and cached. Batches
+whose size changes every time gain nothing from the cache.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FocalPlan:
 
     call: FocalCall
     losses: int  # how many are added up: one per row, or one per tile
-    gradient: bool
+    gradient: bool  # as in the call, whose properties are worked out each time; likewise `counted`
     gradient_strides: tuple[int, ...] | None  # None if they are those of the logits
     gammas: Tensor | None  # one per class, on the device
     target_has_gaps: bool  # for class indices; class probabilities may have gaps
