@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
-from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
+from refocal.losses.gpu import dispatch, execute, launch, plan  # noqa: E402
 from refocal.losses.policies import FLSD53, fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 from refocal.losses.spec import LossSpec  # noqa: E402
@@ -92,6 +94,26 @@ def test_losses_of_one_stream_follow_each_other():
         logits, target, _ = batch(rows, 5)
         exact = criterion(logits.double(), target).item()
         assert criterion(logits, target).item() == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.usefixtures("plan_anew")
+def test_threads_do_not_disturb_each_other(monkeypatch):
+    """On one stream, the launches of two calls may interleave: those that compute the losses and those that add up."""
+    criterion, launched = FocalLoss(2.0), []
+    (logits, target, _), (others, goal, _) = batch(7, 5), batch(7, 5, seed=1)
+    expected = criterion(logits.double(), target).float()
+    call = launch.Launch.__call__
+
+    def interrupted(self, *tensors):
+        call(self, *tensors)
+        launched.append(self)
+        if len(launched) == 1:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(criterion, others, goal).result()
+
+    monkeypatch.setattr(launch.Launch, "__call__", interrupted)
+    torch.testing.assert_close(criterion(logits, target), expected)
+    assert len(launched) > 2
 
 
 def test_many_programs_add_up_to_one_loss():
