@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
@@ -187,15 +188,19 @@ def test_adafocal_learns_from_class_indices():
         L.AdaFocal().step_epoch(torch.full((3, 2), 0.5), torch.tensor([0.0, 1.0, 0.5]))
 
 
-def test_a_call_does_not_check_one_gamma_per_class_again(monkeypatch):
+def test_a_call_does_not_check_one_value_per_class_again(monkeypatch):
     """With many classes this would take longer than the loss."""
     logits, target = rows()
-    gammas = [0.0, 1.0, 2.0, 3.0]
-    losses = [L.FocalLoss(gammas), L.LinearFocalLoss(gammas)]
-    expected = [losses[0](logits, target), losses[1](logits, torch.eye(4, dtype=torch.double), target)]
+    gammas, alphas, one_hot = [0.0, 1.0, 2.0, 3.0], [0.1, 0.2, 0.3, 0.4], F.one_hot(target, 4)
+    calls = [
+        functools.partial(L.FocalLoss(gammas), logits, target),
+        functools.partial(L.LinearFocalLoss(gammas), logits, torch.eye(4, dtype=torch.double), target),
+        functools.partial(L.SigmoidFocalLoss(gammas, alpha=alphas), logits, one_hot),
+    ]
+    expected = [call() for call in calls]
     monkeypatch.setattr(_check, "gamma", None)
-    torch.testing.assert_close(losses[0](logits, target), expected[0])
-    torch.testing.assert_close(losses[1](logits, torch.eye(4, dtype=torch.double), target), expected[1])
+    monkeypatch.setattr(_check, "alpha", None)
+    torch.testing.assert_close([call() for call in calls], expected)
 
 
 def test_gammas_of_another_number_of_classes_are_rejected():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal._arrays import PerClass
-from refocal.losses.base import FIT_INSTEAD, AbstractSoftmaxLoss, NoPosteriorError, length
+from refocal.losses.base import FIT_INSTEAD, AbstractSoftmaxLoss, NoPosteriorError, is_checked, length
 from refocal.losses.cpu import blocks, one_pass
 from refocal.losses.formulas import focal_rows
 from refocal.losses.gpu import dispatch
@@ -218,4 +218,4 @@ def resolve_gamma(gamma: PerClass | GammaPolicy, *, classes: int) -> Any:
 
 def fit_gamma(gamma: Any, *, classes: int) -> Any:
     """The same for a gamma whose values are checked, so that a call need not check one per class again."""
-    return gamma if isinstance(gamma, tuple) and len(gamma) == classes else resolve_gamma(gamma, classes=classes)
+    return gamma if is_checked(gamma, classes) else resolve_gamma(gamma, classes=classes)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal._arrays import PerClass
-from refocal.losses.base import AbstractLoss, length
+from refocal.losses.base import AbstractLoss, is_checked, length
 from refocal.losses.formulas import sigmoid_focal
 from refocal.losses.gpu import dispatch
 from refocal.losses.posterior_maps import SigmoidMap
@@ -115,8 +115,10 @@ def _reduced_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) 
         msg = f"logits and target must have the same shape, got {tuple(logits.shape)} and {tuple(target.shape)}"
         raise ValueError(msg)
     classes = _count_classes(logits)
-    gamma = _check.gamma(spec.gamma, classes=classes, least=0.0)
-    spec = spec._replace(gamma=gamma, alpha=_check.alpha(spec.alpha, classes=classes))
+    if not is_checked(spec.gamma, classes):
+        spec = spec._replace(gamma=_check.gamma(spec.gamma, classes=classes, least=0.0))
+    if not is_checked(spec.alpha, classes):
+        spec = spec._replace(alpha=_check.alpha(spec.alpha, classes=classes))
     # 3. The plain formula, reduced at least in float32.
     return sigmoid_focal(logits, target, spec).to(loss_dtype(logits))
 
