@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from refocal.curvature import HessianTracePenalty  # noqa: E402
 from refocal.losses import FocalLoss, SigmoidFocalLoss, focal_loss, sigmoid_focal_loss  # noqa: E402
-from refocal.losses.gpu import dispatch, execute, plan  # noqa: E402
+from refocal.losses.gpu import dispatch, execute, launch, plan  # noqa: E402
 from refocal.losses.policies import FLSD53, fls531  # noqa: E402
 from refocal.losses.posterior_maps import FocalMap  # noqa: E402
 from refocal.losses.spec import LossSpec  # noqa: E402
@@ -92,6 +94,26 @@ def test_losses_of_one_stream_follow_each_other():
         logits, target, _ = batch(rows, 5)
         exact = criterion(logits.double(), target).item()
         assert criterion(logits, target).item() == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.usefixtures("plan_anew")
+def test_threads_do_not_disturb_each_other(monkeypatch):
+    """On one stream, the launches of two calls may interleave: those that compute the losses and those that add up."""
+    criterion, launched = FocalLoss(2.0), []
+    (logits, target, _), (others, goal, _) = batch(7, 5), batch(7, 5, seed=1)
+    expected = criterion(logits.double(), target).float()
+    call = launch.Launch.__call__
+
+    def interrupted(self, *tensors):
+        call(self, *tensors)
+        launched.append(self)
+        if len(launched) == 1:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(criterion, others, goal).result()
+
+    monkeypatch.setattr(launch.Launch, "__call__", interrupted)
+    torch.testing.assert_close(criterion(logits, target), expected)
+    assert len(launched) > 2
 
 
 def test_many_programs_add_up_to_one_loss():
@@ -230,6 +252,7 @@ def test_what_the_kernels_leave_to_the_plain_formula():
     torch.func.grad(lambda scores: (escaped.append(scores.detach()), scores.sum())[1])(logits)
     torch.testing.assert_close(FocalLoss(2.0)(escaped[0], target), FocalLoss(2.0)(logits, target))
     torch.testing.assert_close(FocalMap(2.0)(escaped[0]), FocalMap(2.0)(logits))
+    torch.testing.assert_close(SigmoidFocalLoss()(escaped[0], soft), SigmoidFocalLoss()(logits, soft))
     slope = torch.func.grad(lambda scale: scale * focal_loss(logits, target, gamma=2.0).sum())(
         torch.ones((), device=DEVICE)
     )
@@ -315,6 +338,32 @@ def test_no_gradient_is_computed_without_need(monkeypatch):
     FocalLoss(2.0)(logits, target)
     FocalLoss(2.0)(leaf, target)
     assert asked == [False, False, True]
+
+
+def test_without_derivatives_autograd_is_left_out(monkeypatch):
+    logits, target, _ = batch(4, 5)
+    leaf = logits.clone().requires_grad_()
+    for criterion, goal in ((FocalLoss(2.0), target), (SigmoidFocalLoss(), (logits > 0).float())):
+        expected = criterion(leaf, goal).detach()
+        monkeypatch.setattr(dispatch, "_apply_focal_loss", None)
+        monkeypatch.setattr(dispatch, "_apply_sigmoid_focal_loss", None)
+        with torch.no_grad():
+            torch.testing.assert_close(criterion(leaf, goal), expected)
+        torch.testing.assert_close(criterion(logits, goal), expected)
+        monkeypatch.undo()
+
+
+def test_a_plan_is_found_without_reading_the_gammas():
+    """One per class may be many. Others of the same number have a plan of their own."""
+    logits, target, _ = batch(4, 5)
+
+    class Gammas(tuple):
+        __slots__ = ()
+        __hash__ = None
+
+    for gammas in ((0.5, 1.0, 1.5, 2.0, 2.5), (2.5, 2.0, 1.5, 1.0, 0.5)):
+        for _ in range(2):
+            compare(logits, target, PLAIN._replace(gamma=Gammas(gammas)), "mean")
 
 
 def test_what_no_kernel_computes_is_not_copied(monkeypatch):

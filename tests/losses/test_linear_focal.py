@@ -27,6 +27,18 @@ def test_equals_focal_loss_of_the_logits(gamma: float, reduction: str, rows: int
     assert_exact(criterion, tuple(inputs[:2]), target)
 
 
+@pytest.mark.parametrize("stride", [0, 2])
+def test_incoming_gradients_of_any_sign_and_stride(stride: int) -> None:
+    *inputs, target = draw(30, 5, 21)
+    target[3] = -100
+    criterion = LinearFocalLoss(2.0, reduction="none", chunk_bytes=FEW_BYTES)
+    incoming = torch.linspace(-2, 2, 61)[::2] if stride else torch.tensor(-1.5).expand(31)
+    incoming = incoming[:30]
+    loss = criterion(*inputs[:2], target, inputs[2])
+    found = [loss, *torch.autograd.grad(loss, inputs, incoming)]
+    assert_equals(found, exact(criterion, tuple(inputs), target, incoming), 3e-6)
+
+
 @pytest.mark.parametrize("gamma", [100.0, 200.0])
 def test_large_gammas(gamma: float) -> None:
     *inputs, target = draw(50, 5, 37)

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-from refocal.losses import FocalLoss, LinearFocalLoss, Scheduled
+from refocal.losses import FocalLoss, LinearFocalLoss, Scheduled, spec
 from refocal.losses.gpu.launch import INTERPRETED
 from refocal.losses.linear import chunks, operator
 
@@ -66,6 +66,20 @@ def test_evaluation_needs_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         LinearFocalLoss(2.0)(hidden, head, target, bias)
     assert products == {"compute_logits": 1, "multiply_by_head": 0, "add_head_gradient": 0}
+
+
+def test_ignored_rows_enter_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, head, _, target = draw(30, 5, 21)
+    target[::3] = -100
+    rows, compute = [], operator.compute_logits
+
+    def counted(hidden: Tensor, *others: Any, **out: Tensor) -> Tensor:
+        rows.append(len(hidden))
+        return compute(hidden, *others, **out)
+
+    monkeypatch.setattr(operator, "compute_logits", counted)
+    LinearFocalLoss(2.0, chunk_bytes=FEW_BYTES)(hidden, head, target)
+    assert sum(rows) == 20
 
 
 def test_gradients_add_up_and_may_be_taken_twice() -> None:
@@ -126,6 +140,29 @@ def test_autocast_multiplies_in_its_type_and_keeps_float32_gradients(
     assert all(each.dtype == torch.float32 for each in found)
     rounded = tuple(each.detach().to(dtype).float().requires_grad_() for each in (hidden, head, bias))
     assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), tolerance)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_autocast_takes_16_bit_hidden_states_and_a_float32_layer(reduction: str) -> None:
+    """Autocast gives such hidden states. The gradient of each tensor has its type."""
+    hidden, head, bias, target = draw(40, 6, 33)
+    hidden = hidden.detach().bfloat16().requires_grad_()
+    criterion = LinearFocalLoss(2.0, reduction=reduction, chunk_bytes=FEW_BYTES)  # type: ignore[arg-type]
+    with torch.autocast(here().type, torch.bfloat16):
+        loss = criterion(hidden, head, target, bias)
+    found = [loss, *torch.autograd.grad(loss.sum(), [hidden, head, bias])]
+    assert [each.dtype for each in found] == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
+    rounded = tuple(each.detach().bfloat16().float().requires_grad_() for each in (hidden, head, bias))
+    assert_equals(found, exact(criterion, rounded, target, torch.ones_like(loss)), 2e-2)
+
+
+def test_loss_scaling_in_float16() -> None:
+    """Gradients of well classified rows would underflow before the scale enlarges them."""
+    inputs = tuple((factor * torch.eye(3)).half().requires_grad_() for factor in (4, 1))
+    target, scale, criterion = torch.arange(3), torch.tensor(2.0**15), LinearFocalLoss(5.0)
+    loss = criterion(*inputs, target)
+    found = [loss, *torch.autograd.grad(loss, inputs, scale)]
+    assert_equals(found, exact(criterion, inputs, target, scale), 3e-3)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean"])
@@ -215,6 +252,33 @@ def test_gradients_of_fake_and_traced_tensors(reduction: str) -> None:
     assert [each.shape for each in found] == [hidden.shape, head.shape]
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("gamma", [2.0, [0.0, 1.0, 2.0]])
+def test_shapes_alone(gamma: Any, reduction: str) -> None:
+    criterion = LinearFocalLoss(gamma, reduction=reduction)  # type: ignore[arg-type]
+    with torch.device("meta"):
+        hidden, head = torch.empty(6, 5, requires_grad=True), torch.empty(3, 5, requires_grad=True)
+        loss = criterion(hidden, head, torch.zeros(6).long())
+    loss.sum().backward()
+    assert (loss.shape, loss.dtype, loss.is_meta) == ((6,) if reduction == "none" else (), torch.float32, True)
+    assert (hidden.grad.shape, head.grad.shape) == (hidden.shape, head.shape)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, FakeTensorMode])
+def test_gammas_by_class_outlive_the_mode_in_which_they_were_first_used(mode: Any) -> None:
+    """A validation before the training may run in inference mode. Copies of the gammas are kept."""
+    spec._copy_gammas.cache_clear()
+    hidden, head, _, target = draw(12, 5, 21)
+    gammas = torch.linspace(0, 3, 21).tolist()
+    criterion = LinearFocalLoss(gammas)
+    with mode() as fake:
+        inputs = [hidden, head, target] if fake is None else [fake.from_tensor(each) for each in (hidden, head, target)]
+        criterion(*inputs)
+    found = torch.autograd.grad(criterion(hidden, head, target), [hidden, head])
+    expected = torch.autograd.grad(FocalLoss(gammas)(hidden @ head.t(), target), [hidden, head])
+    torch.testing.assert_close(found, expected)
+
+
 def test_the_operator_is_registered_correctly() -> None:
     hidden, head, bias, target = (each.detach() for each in draw(30, 5, 21))
     scale, dtype = torch.tensor(0.5), torch.float32
@@ -240,7 +304,7 @@ def test_the_operator_is_registered_correctly() -> None:
         torch.library.opcheck(operator.linear_focal, arguments)
 
 
-def test_second_derivatives_and_transformations_raise() -> None:
+def test_second_derivatives_raise() -> None:
     hidden, head, _, target = draw(6, 5, 21)
     (gradient,) = torch.autograd.grad(LinearFocalLoss(2.0)(hidden, head, target), hidden, create_graph=True)
     with pytest.raises(RuntimeError, match=r"no second derivatives: use focal_loss\(hidden @ head\.T"):
@@ -250,8 +314,24 @@ def test_second_derivatives_and_transformations_raise() -> None:
     (gradient,) = torch.autograd.grad(loss, bias, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivatives"):
         (gradient.square().sum() + bias.square().sum()).backward()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda function, x: torch.func.grad(function)(x),
+        lambda function, x: torch.func.vmap(function)(x[None]),
+        lambda function, x: torch.func.jvp(function, (x,), (x,)),
+        lambda function, x: torch.func.jacrev(function)(x),
+    ],
+    ids=["grad", "vmap", "jvp", "jacrev"],
+)
+@pytest.mark.parametrize("method", ["forward", "log_posterior"])
+def test_transformations_raise(transform: Any, method: str) -> None:
+    hidden, head, _, target = draw(6, 5, 21)
+    function = getattr(LinearFocalLoss(2.0), method)
     with pytest.raises(RuntimeError, match=r"torch\.func.*focal_loss\(hidden @ head\.T"):
-        torch.func.grad(lambda x: LinearFocalLoss(2.0)(x, head, target))(hidden)
+        transform(lambda x: function(x, head, target), hidden.detach())
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -1,13 +1,14 @@
 """Posteriors from hidden states against the posterior map of the logits in float64."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from linear_cases import MARKS
 from torch import Tensor
 
-from refocal import posterior_from_logits
+from refocal import _check, posterior_from_logits
 from refocal.losses import FLSD53, LinearFocalLoss, NoPosteriorError
 
 pytestmark = MARKS
@@ -154,6 +155,25 @@ def test_ignored_targets_and_perplexity() -> None:
     log_probs = exact(criterion, hidden, head)
     assert found[2, 3].item() == pytest.approx(log_probs[25, 25].item(), rel=1e-5)
     assert not criterion.log_posterior(hidden[:0], head, target.flatten()[:0]).numel()
+
+
+@pytest.mark.parametrize("criterion", OTHERS[1:3], ids=repr)
+def test_settings_are_checked_once_for_all_chunks(criterion: LinearFocalLoss, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To check one value per class for each few rows would take longer than to map them."""
+    hidden, head, _ = draw(33, 6, 40)
+    criterion = copy.deepcopy(criterion).to(torch.get_default_device())
+    counts = {}
+    for name in ("gamma", "weight"):
+        check = getattr(_check, name)
+
+        def counted(*args: object, name: str = name, check: Any = check, **options: object) -> object:
+            counts[name] = counts.get(name, 0) + 1
+            return check(*args, **options)
+
+        monkeypatch.setattr(_check, name, counted)
+    criterion.log_posterior(hidden, head, torch.arange(33))
+    criterion.posterior(hidden, head, top=2)
+    assert counts == {"gamma": 2, "weight": 2}
 
 
 def test_errors() -> None:

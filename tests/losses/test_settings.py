@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
+from refocal import _check  # noqa: E402
 from refocal import losses as L  # noqa: E402
 
 
@@ -184,3 +186,29 @@ def test_an_empty_gamma_is_rejected():
 def test_adafocal_learns_from_class_indices():
     with pytest.raises(TypeError, match=r"labels must be class indices of an integer dtype, got torch\.float32"):
         L.AdaFocal().step_epoch(torch.full((3, 2), 0.5), torch.tensor([0.0, 1.0, 0.5]))
+
+
+def test_a_call_does_not_check_one_value_per_class_again(monkeypatch):
+    """With many classes this would take longer than the loss."""
+    logits, target = rows()
+    gammas, alphas, one_hot = [0.0, 1.0, 2.0, 3.0], [0.1, 0.2, 0.3, 0.4], F.one_hot(target, 4)
+    calls = [
+        functools.partial(L.FocalLoss(gammas), logits, target),
+        functools.partial(L.LinearFocalLoss(gammas), logits, torch.eye(4, dtype=torch.double), target),
+        functools.partial(L.SigmoidFocalLoss(gammas, alpha=alphas), logits, one_hot),
+    ]
+    expected = [call() for call in calls]
+    monkeypatch.setattr(_check, "gamma", None)
+    monkeypatch.setattr(_check, "alpha", None)
+    torch.testing.assert_close([call() for call in calls], expected)
+
+
+def test_gammas_of_another_number_of_classes_are_rejected():
+    logits, target = rows()
+    message = "gamma must be a number or one value for each of 4 classes, got 3 values"
+    for criterion, inputs in (
+        (L.FocalLoss, (logits,)),
+        (L.LinearFocalLoss, (logits, torch.eye(4, dtype=torch.double))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            criterion([0.0, 1.0, 2.0])(*inputs, target)

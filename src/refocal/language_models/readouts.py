@@ -36,13 +36,17 @@ def list_readouts(criterion: LinearFocalLoss, calibrators: Mapping[str, TokenCal
     psi = criterion.focal.posterior_map
     assert isinstance(psi, FocalMap)
     if psi.gamma != 0.0 or psi.weight is not None or psi.label_smoothing:
-        readouts[POSTERIOR] = partial(map_block, softcap=0.0, psi=psi)
+        readouts[POSTERIOR] = partial(_map_logits, psi=psi)
     for name, calibrator in (calibrators or {}).items():
         if name in (SOFTMAX, POSTERIOR):
             msg = f"calibrators must have names other than {SOFTMAX!r} and {POSTERIOR!r}, got {name!r}"
             raise ValueError(msg)
         readouts[name] = _read_calibrator(name, calibrator)
     return readouts
+
+
+def _map_logits(logits: Tensor, *, psi: FocalMap) -> Tensor:
+    return map_block(logits, 0.0, psi.check_settings(logits.shape[1]))
 
 
 def _read_calibrator(name: str, calibrator: object) -> LogProbs:

@@ -100,3 +100,8 @@ def register_weight(module: nn.Module, weight: Tensor | None) -> None:
 def length(value: Any) -> int | None:
     """How many values a setting has; None if it is a single number, which may be an array without axes."""
     return len(value) if hasattr(value, "__len__") and getattr(value, "ndim", None) != 0 else None
+
+
+def is_checked(value: Any, classes: int | None) -> bool:
+    """Whether a setting has one value for each class. It is a tuple only if its values were checked."""
+    return isinstance(value, tuple) and len(value) == classes

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal._arrays import PerClass
-from refocal.losses.base import FIT_INSTEAD, AbstractSoftmaxLoss, NoPosteriorError, length
+from refocal.losses.base import FIT_INSTEAD, AbstractSoftmaxLoss, NoPosteriorError, is_checked, length
 from refocal.losses.cpu import blocks, one_pass
 from refocal.losses.formulas import focal_rows
 from refocal.losses.gpu import dispatch
@@ -184,7 +184,7 @@ def reduced_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, sp
         "label_smoothing": spec.label_smoothing,
     }
     check_fit(logits, target, **likewise)
-    spec = spec._replace(gamma=resolve_gamma(spec.gamma, classes=_count_classes(logits)))
+    spec = spec._replace(gamma=fit_gamma(spec.gamma, classes=_count_classes(logits)))
     if spec.gamma == 0.0 or not _count_classes(logits):
         return F.cross_entropy(logits, target, **likewise)
     # 4. Rows without gaps, and a weight of the loss's type and of one dimension.
@@ -214,3 +214,8 @@ def resolve_gamma(gamma: PerClass | GammaPolicy, *, classes: int) -> Any:
     if isinstance(gamma, GammaPolicy):
         return gamma if gamma.current_gamma is None else gamma.current_gamma
     return _check.gamma(gamma, classes=classes, least=0.0)
+
+
+def fit_gamma(gamma: Any, *, classes: int) -> Any:
+    """The same for a gamma whose values are checked, so that a call need not check one per class again."""
+    return gamma if is_checked(gamma, classes) else resolve_gamma(gamma, classes=classes)

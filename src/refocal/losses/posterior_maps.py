@@ -12,7 +12,7 @@ from refocal._arrays import ClassWeights, PerClass, recording
 from refocal.losses.gpu import dispatch
 from refocal.losses.rows import check_tensors
 from refocal.maps.inverse_focal import inverse_focal_posterior_from_logits
-from refocal.maps.posterior import SmoothingEdge, posterior_from_logits
+from refocal.maps.posterior import MapSettings, SmoothingEdge, posterior_from_logits
 from refocal.maps.sigmoid import sigmoid_posterior
 
 
@@ -56,6 +56,17 @@ class FocalMap(nn.Module):
             label_smoothing=self.label_smoothing,
             smoothing_edge=self.smoothing_edge,
             detached=self.detached,
+        )
+
+    def check_settings(self, classes: int) -> MapSettings:
+        """The settings, checked for so many classes: for many calls, since checking one value per class takes long."""
+        return MapSettings.check(
+            self.gamma,
+            self.weight,
+            self.label_smoothing,
+            self.detached,
+            classes=classes,
+            smoothing_edge=self.smoothing_edge,
         )
 
     def extra_repr(self) -> str:

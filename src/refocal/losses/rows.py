@@ -103,13 +103,17 @@ def to_rows(logits: Tensor, target: Tensor) -> Rows:
 
 def loss_dtype(logits: Tensor, target: Tensor | None = None, weight: Tensor | None = None) -> torch.dtype:
     """The type of the loss, as PyTorch's own losses choose it."""
-    place = logits.device.type
     return common_dtype(
         logits.dtype,
         None if target is None else target.dtype,
         None if weight is None else weight.dtype,
-        autocast=place != "meta" and torch.is_autocast_enabled(place),  # which fails for "meta"
+        autocast=has_autocast(logits.device),
     )
+
+
+def has_autocast(device: torch.device) -> bool:
+    """Whether autocast is enabled on a device. PyTorch cannot say it for "meta", which has none."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def common_dtype(

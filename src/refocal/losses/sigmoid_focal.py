@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal._arrays import PerClass
-from refocal.losses.base import AbstractLoss, length
+from refocal.losses.base import AbstractLoss, is_checked, length
 from refocal.losses.formulas import sigmoid_focal
 from refocal.losses.gpu import dispatch
 from refocal.losses.posterior_maps import SigmoidMap
@@ -104,8 +104,9 @@ def _reduced_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) 
     Gamma and alpha are checked: each is a number, or a tuple whose length may not fit the logits; alpha may be None.
     """
     # 1. A kernel. This comes before other checks: small batches are host-bound.
-    if target.shape == logits.shape and dispatch.supports_sigmoid(logits, target, spec):
-        return dispatch.sigmoid_focal_loss(logits, target, spec)
+    loss = dispatch.sigmoid_focal_loss(logits, target, spec) if target.shape == logits.shape else None
+    if loss is not None:
+        return loss
     # 2. Checks of what the kernels leave.
     if not logits.is_floating_point():
         msg = f"logits must have a floating-point dtype, got {logits.dtype}"
@@ -114,8 +115,10 @@ def _reduced_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) 
         msg = f"logits and target must have the same shape, got {tuple(logits.shape)} and {tuple(target.shape)}"
         raise ValueError(msg)
     classes = _count_classes(logits)
-    gamma = _check.gamma(spec.gamma, classes=classes, least=0.0)
-    spec = spec._replace(gamma=gamma, alpha=_check.alpha(spec.alpha, classes=classes))
+    if not is_checked(spec.gamma, classes):
+        spec = spec._replace(gamma=_check.gamma(spec.gamma, classes=classes, least=0.0))
+    if not is_checked(spec.alpha, classes):
+        spec = spec._replace(alpha=_check.alpha(spec.alpha, classes=classes))
     # 3. The plain formula, reduced at least in float32.
     return sigmoid_focal(logits, target, spec).to(loss_dtype(logits))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
 
 Reduction = Literal["none", "mean", "sum"]
 
@@ -27,3 +31,23 @@ class LossSpec(NamedTuple):
     reduction: Reduction = "none"
     alpha: Any = None
     softcap: float = 0.0
+
+
+class SpecByClass(LossSpec):
+    """A spec with one gamma per class, as a key: its hash does not read them, because that would take long."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(self[1:])
+
+
+def copy_gammas(spec: LossSpec, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One gamma per class (K,) on a device, outside of tracing. The copy is kept: another would make the host wait."""
+    return _copy_gammas(SpecByClass(*spec), dtype, device)
+
+
+@functools.lru_cache(maxsize=64)
+def _copy_gammas(spec: SpecByClass, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # a later call may be differentiated
+        return torch.tensor(spec.gamma, dtype=dtype, device=device)

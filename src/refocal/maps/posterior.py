@@ -142,13 +142,22 @@ def posterior_from_logits(
         gamma, weight, label_smoothing, detached, classes=logits.shape[-1], smoothing_edge=smoothing_edge
     )
 
+    mapped = posterior_from_logits_unchecked(logits, settings, temperature=temperature, log=log, xp=xp)
+    return move_axis(mapped, last, place, xp=xp)
+
+
+def posterior_from_logits_unchecked(
+    logits: ArrayT, settings: MapSettings, *, temperature: float, log: bool, xp: Namespace
+) -> ArrayT:
+    """Compute `posterior_from_logits` of checked logits with checked settings, classes last."""
+
     def block(rows: ArrayT) -> ArrayT:
         wide = widen(rows, xp=xp)
         split = split_logits(wide, temperature=temperature, xp=xp)
         result = map_rows(split, settings.like(wide, xp=xp), log=log, xp=xp)
         return xp.astype(result, rows.dtype, copy=False)
 
-    return move_axis(map_row_blocks(block, logits), last, place, xp=xp)
+    return map_row_blocks(block, logits)
 
 
 def plus_one(gamma: float | tuple[float, ...]) -> float | tuple[float, ...]:

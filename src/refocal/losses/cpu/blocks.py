@@ -16,7 +16,7 @@ from torch import Tensor
 from refocal.losses.cpu.one_pass import Call, Plain, apply, look_up, prepare
 from refocal.losses.policies import GammaPolicy
 from refocal.losses.rows import Rows, scale_distance, take_out_target
-from refocal.losses.spec import LossSpec
+from refocal.losses.spec import LossSpec, copy_gammas
 
 _LARGEST_POWER = 8  # up to this whole exponent, powers are products
 
@@ -25,7 +25,7 @@ def focal_loss(rows: Rows, weight: Tensor | None, spec: LossSpec, plain: Plain) 
     """Focal loss, reduced as `nn.CrossEntropyLoss` does. Rows and weights have the type to compute in."""
     gamma = spec.gamma
     if isinstance(gamma, tuple):
-        gamma = torch.tensor(gamma, dtype=rows.logits.dtype, device=rows.logits.device)
+        gamma = copy_gammas(spec, rows.logits.dtype, rows.logits.device)
     if not rows.has_indices:
         call = Call(rows, plain, {"none": None, "mean": float(len(rows.logits)), "sum": 1.0}[spec.reduction])
         return _soft_loss(call, gamma, weight, spec)

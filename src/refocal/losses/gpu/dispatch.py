@@ -6,6 +6,7 @@ incoming gradient 1 then costs nothing. Second derivatives, tracing and `torch.f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,16 +29,17 @@ from refocal.losses.gpu.launch import HAS_TRITON, INTERPRETED, on_device_of
 from refocal.losses.gpu.layout import LONGEST_ROW_ON_CHIP
 from refocal.losses.gpu.plan import (
     FocalPlan,
+    SigmoidPlan,
     plan_chunk,
     plan_focal_loss,
-    plan_multiplication,
     plan_normalizers,
     plan_posterior_map,
+    plan_scaling,
     plan_sigmoid_loss,
 )
 from refocal.losses.internals import apply_directly, current_device, has_storage
 from refocal.losses.rows import loss_dtype, reduce, to_rows
-from refocal.losses.spec import LossSpec
+from refocal.losses.spec import LossSpec, SpecByClass
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -87,7 +89,7 @@ def supports_chunk(logits: Tensor, spec: LossSpec) -> bool:
 
 def has_kernels(logits: Tensor) -> bool:
     """Whether there are kernels for tensors on this device and of this type."""
-    return ((logits.is_cuda and _CUDA_KERNELS) or INTERPRETED) and logits.dtype in _DTYPES
+    return ((logits.is_cuda and _CUDA_KERNELS) or (logits.is_cpu and INTERPRETED)) and logits.dtype in _DTYPES
 
 
 def _runs_on(logits: Any) -> bool:
@@ -98,6 +100,8 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     """Focal losses, or their sum or mean; None if no kernel supports these tensors or their layout."""
     if not supports_focal(logits, target, weight, spec):
         return None
+    if isinstance(spec.gamma, tuple):
+        spec = SpecByClass(*spec)
     dtype, device = logits.dtype, logits.device
     call = FocalCall(  # positional arguments, because small batches are host-bound
         spec,
@@ -116,12 +120,13 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     plan = plan_focal_loss(call)
     if plan is None:
         return None
+    run = _apply_focal_loss if call.differentiable else _evaluate_focal_loss
     try:
         if INTERPRETED or device.index == current_device():
-            loss: Tensor = _apply_focal_loss(logits, (target, weight, plan))
+            loss: Tensor = run(logits, (target, weight, plan))
         else:
             with torch.cuda.device(device):
-                loss = _apply_focal_loss(logits, (target, weight, plan))
+                loss = run(logits, (target, weight, plan))
     except RuntimeError:
         # A tensor that escaped from a transformation of `torch.func` has no address. Checking before takes too long.
         if any(map(is_transformed, (logits, target, weight))):
@@ -130,10 +135,31 @@ def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: Loss
     return loss
 
 
-def sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) -> Tensor:
-    """Sigmoid focal losses, or their sum or mean, by the fused kernel."""
-    wanted = torch.is_grad_enabled() and logits.requires_grad
-    return _SigmoidFocalLoss.apply(logits, target, spec, wanted)  # type: ignore[no-untyped-call]
+def sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec) -> Tensor | None:
+    """Sigmoid focal losses, or their sum or mean; None if no kernel supports these tensors."""
+    if not supports_sigmoid(logits, target, spec):
+        return None
+    differentiable = logits.requires_grad and torch.is_grad_enabled()
+    call = SigmoidCall(
+        spec,
+        logits.numel(),
+        logits.dtype,
+        target.dtype,
+        loss_dtype(logits),
+        logits.device,
+        loss=True,
+        gradient=differentiable and computes_gradient_at_once(logits.dtype, spec.reduction),
+    )
+    plan = plan_sigmoid_loss(call)
+    run = _apply_sigmoid_focal_loss if differentiable else _evaluate_sigmoid_focal_loss
+    try:
+        with on_device_of(logits):
+            loss: Tensor = run(logits, (target, plan))
+    except RuntimeError:
+        if any(map(is_transformed, (logits, target))):  # as in `focal_loss`
+            return None
+        raise
+    return loss
 
 
 def posterior_map(logits: Tensor, gamma: float) -> Tensor:
@@ -185,8 +211,8 @@ def scale_gradient(gradient: Tensor, incoming: Tensor) -> Tensor:
         return gradient.mul_(incoming)
     with on_device_of(gradient):
         for part in torch.split(gradient.view(-1), _MOST_SCALED):
-            launch = plan_multiplication(len(part), part.dtype, incoming.dtype, part.device, corrected=False)
-            execute.scale_gradient(launch, part, incoming, None)
+            launch = plan_scaling(len(part), part.dtype, incoming.dtype, part.device, corrected=False)
+            execute.run_scaling(launch, part, incoming, None)
     return gradient
 
 
@@ -203,27 +229,33 @@ class _FocalLoss(torch.autograd.Function):
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
         plan, gradient, correction = ctx.results
         ctx.results = plan, None, correction
-        by_formula = _needs_formula(incoming)
-        if gradient is not None and not by_formula:
-            execute.scale_gradient(plan.multiply, gradient, incoming, correction)
+        # 1. By the formula, if it is to be differentiated again.
+        if _needs_formula(incoming):
+            logits, target, weight = ctx.saved_tensors
+            formula = functools.partial(_plain_focal_loss, logits, target, weight, plan.call)
+            return _differentiate(formula, logits, incoming), None
+        # 2. Computed with the loss, for an incoming gradient of 1.
+        if gradient is not None:
+            execute.run_scaling(plan.scale, gradient, incoming, correction)
             return gradient, None
+        # 3. Computed now: it was not computed with the loss, or a first backward pass took it.
         logits, target, weight = ctx.saved_tensors
-        call, spec = plan.call, plan.call.spec
-        if not by_formula:  # not computed with the loss, or a second pass through the same graph
-            plan = plan_focal_loss(call._replace(incoming=1 if spec.reduction != "none" else 2))
-            assert plan is not None, "the loss had a plan"
-            gradient = execute.run_focal_gradient(
-                plan, logits, target, weight, incoming=incoming, correction=correction
-            )
-            return gradient, None
+        later = plan_focal_loss(plan.call._replace(incoming=1 if plan.call.spec.reduction != "none" else 2))
+        assert later is not None, "the loss had a plan"
+        found = execute.run_focal_gradient(later, logits, target, weight, incoming=incoming, correction=correction)
+        return found, None
 
-        def formula() -> Tensor:
-            rows = to_rows(logits, target)
-            losses = focal_rows(rows, weight, spec).reshape(rows.shape)
-            reduced = reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index)
-            return reduced.to(call.loss_dtype)
 
-        return _differentiate(formula, logits, incoming), None
+def _plain_focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, call: FocalCall) -> Tensor:
+    rows, spec = to_rows(logits, target), call.spec
+    losses = focal_rows(rows, weight, spec).reshape(rows.shape)
+    return reduce(losses, rows, spec.reduction, weight=weight, ignore_index=spec.ignore_index).to(call.loss_dtype)
+
+
+def _evaluate_focal_loss(logits: Tensor, planned: tuple[Tensor, Tensor | None, FocalPlan]) -> Tensor:
+    target, weight, plan = planned
+    loss, _, _ = execute.run_focal_loss(plan, logits, target, weight)
+    return loss
 
 
 _apply_focal_loss = apply_directly(_FocalLoss)  # small batches are host-bound; `focal_loss` looks for transformations
@@ -231,43 +263,42 @@ _apply_focal_loss = apply_directly(_FocalLoss)  # small batches are host-bound; 
 
 class _SigmoidFocalLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, spec: LossSpec, wanted: bool) -> Tensor:
-        call = SigmoidCall(
-            spec,
-            logits.numel(),
-            logits.dtype,
-            target.dtype,
-            loss_dtype(logits),
-            logits.device,
-            loss=True,
-            gradient=wanted and computes_gradient_at_once(logits.dtype, spec.reduction),
-        )
-        plan = plan_sigmoid_loss(call)
-        with on_device_of(logits):
-            loss, ctx.gradient, ctx.correction = execute.run_sigmoid_loss(plan, logits, target)
+    def forward(ctx: Any, logits: Tensor, planned: tuple[Tensor, SigmoidPlan]) -> Tensor:
+        target, plan = planned
+        loss, gradient, correction = execute.run_sigmoid_loss(plan, logits, target)
         ctx.save_for_backward(logits, target)
-        ctx.plan = plan
+        ctx.results = plan, gradient, correction
         return loss
 
     @staticmethod
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient, ctx.gradient = ctx.gradient, None
-        by_formula = _needs_formula(incoming)
-        if gradient is not None and not by_formula:
-            execute.scale_gradient(ctx.plan.multiply, gradient, incoming, ctx.correction)
-            return gradient, None, None, None
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
+        plan, gradient, correction = ctx.results
+        ctx.results = plan, None, correction
+        # The same three cases as for focal loss.
+        if _needs_formula(incoming):
+            logits, target = ctx.saved_tensors
+            formula = functools.partial(_plain_sigmoid_focal_loss, logits, target, plan.call.spec, incoming.dtype)
+            return _differentiate(formula, logits, incoming), None
+        if gradient is not None:
+            execute.run_scaling(plan.scale, gradient, incoming, correction)
+            return gradient, None
         logits, target = ctx.saved_tensors
-        call = ctx.plan.call
-        if not by_formula:
-            plan = plan_sigmoid_loss(call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
-            correction = ctx.correction
-            gradient = execute.run_sigmoid_gradient(plan, logits, target, incoming=incoming, correction=correction)
-            return gradient, None, None, None
+        later = plan_sigmoid_loss(plan.call._replace(loss_dtype=incoming.dtype, loss=False, gradient=True))
+        found = execute.run_sigmoid_gradient(later, logits, target, incoming=incoming, correction=correction)
+        return found, None
 
-        def formula() -> Tensor:
-            return sigmoid_focal(logits, target, call.spec).to(incoming.dtype)
 
-        return _differentiate(formula, logits, incoming), None, None, None
+def _plain_sigmoid_focal_loss(logits: Tensor, target: Tensor, spec: LossSpec, dtype: torch.dtype) -> Tensor:
+    return sigmoid_focal(logits, target, spec).to(dtype)
+
+
+def _evaluate_sigmoid_focal_loss(logits: Tensor, planned: tuple[Tensor, SigmoidPlan]) -> Tensor:
+    target, plan = planned
+    loss, _, _ = execute.run_sigmoid_loss(plan, logits, target)
+    return loss
+
+
+_apply_sigmoid_focal_loss = apply_directly(_SigmoidFocalLoss)
 
 
 def _needs_formula(incoming: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from threading import get_ident
 
 import torch
 from torch import Tensor
@@ -30,8 +31,9 @@ def run_focal_loss(
         return _run_large(plan, logits, target, weight, gradient, correction), gradient, correction
     loss, device = torch.empty_like(plan.loss), logits.get_device()
     stream = current_stream(device)
-    # Kernels on a stream run one after another and share a buffer. A captured graph may run beside any other work.
-    work = _allocate_scratch(device) if is_capturing() else _stream_scratch(device, stream)
+    # Calls of a thread on a stream run one after another and share a buffer. Those of two threads may interleave, and a
+    # captured graph may run beside any other work.
+    work = _allocate_scratch(device) if is_capturing() else _find_scratch(device, stream, get_ident())
     compute, gammas = plan.compute, plan.gammas
     start, logits_at, target_at = compute.starts.get(stream), logits.data_ptr(), target.data_ptr()
     weight_at = 0 if weight is None else weight.data_ptr()
@@ -102,7 +104,7 @@ def run_focal_gradient(
     return gradient
 
 
-def scale_gradient(launch: Launch, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
+def run_scaling(launch: Launch, gradient: Tensor, incoming: Tensor, correction: Tensor | None) -> None:
     """Multiply a gradient that was computed with the loss by the incoming one and the correction, in place."""
     gradient_at, incoming_at = gradient.data_ptr(), incoming.data_ptr()
     start = launch.starts.get(current_stream(gradient.get_device()))
@@ -127,7 +129,7 @@ def _allocate_scratch(device: int) -> Tensor:
 
 
 @functools.lru_cache(maxsize=256)
-def _stream_scratch(device: int, stream: int) -> Tensor:  # noqa: ARG001 one buffer per stream
+def _find_scratch(device: int, stream: int, thread: int) -> Tensor:  # noqa: ARG001 one buffer for each
     return _allocate_scratch(device)
 
 

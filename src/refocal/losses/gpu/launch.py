@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -45,8 +44,12 @@ class Launch:
 
         A tensor that the kernel does not use may be None.
         """
-        addresses = [first.data_ptr(), *(0 if tensor is None else tensor.data_ptr() for tensor in others)]
-        aligned = functools.reduce(operator.or_, addresses) % ALIGNMENT == 0
+        addresses, bits = [], 0
+        for tensor in (first, *others):
+            address = 0 if tensor is None else tensor.data_ptr()
+            addresses.append(address)
+            bits |= address
+        aligned = bits % ALIGNMENT == 0
         if aligned and self._launcher is not None:
             stream = current_stream(first.get_device())
             if stream not in self.starts:

@@ -1,7 +1,7 @@
 """The planner: which kernels compute a call, and how they are laid out over a GPU.
 
-Small batches are host-bound, so a plan is worked out once per call and cached. Batches whose size changes every time
-gain nothing from the cache.
+Small batches are host-bound, so a plan is worked out once for all calls of the same description and cached. Batches
+whose size changes every time gain nothing from the cache.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from refocal.losses.gpu.layout import (
     find_layout,
     next_power,
 )
+from refocal.losses.spec import copy_gammas
 
 _SIGMOID_BLOCK = 2048  # scores per program
 MOST_SMALL_LOSSES = 16_384  # losses of a small batch, whose buffer is kept
@@ -46,7 +47,7 @@ class FocalPlan:
 
     call: FocalCall
     losses: int  # how many are added up: one per row, or one per tile
-    gradient: bool
+    gradient: bool  # as in the call, whose properties are worked out each time; likewise `counted`
     gradient_strides: tuple[int, ...] | None  # None if they are those of the logits
     gammas: Tensor | None  # one per class, on the device
     target_has_gaps: bool  # for class indices; class probabilities may have gaps
@@ -58,7 +59,7 @@ class FocalPlan:
     compute: Launch
     count: Launch
     finish: Launch
-    multiply: Launch
+    scale: Launch
 
 
 @functools.lru_cache(maxsize=256)
@@ -88,7 +89,7 @@ def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
         losses=losses,
         gradient=call.gradient,
         gradient_strides=None if strides == call.strides else strides,
-        gammas=_copy_gammas(gamma, call.device) if isinstance(gamma, tuple) else None,
+        gammas=copy_gammas(call.spec, torch.float32, call.device) if isinstance(gamma, tuple) else None,
         target_has_gaps=call.has_indices and common_stride(call.target_shape, call.target_strides, alone=1) != 1,
         counted=call.counted,
         small=small,
@@ -105,7 +106,7 @@ def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
             WEIGHTED=call.weight_dtype is not None,
         ),
         finish=_plan_sum(losses, call.expected, counted=call.counted, beside=beside),
-        multiply=plan_multiplication(size, call.dtype, call.loss_dtype, call.device, corrected=beside),
+        scale=plan_scaling(size, call.dtype, call.loss_dtype, call.device, corrected=beside),
     )
 
 
@@ -118,7 +119,7 @@ class SigmoidPlan:
     cleared: bool  # whether the buffer must start with zeros
     compute: Launch
     finish: Launch
-    multiply: Launch
+    scale: Launch
 
 
 @functools.lru_cache(maxsize=256)
@@ -143,8 +144,8 @@ def plan_sigmoid_loss(call: SigmoidCall) -> SigmoidPlan:
         COUNTED=mean,
     )
     finish = _plan_sum(programs, float(call.size) if mean else 1.0, counted=mean, beside=mean)
-    multiply = plan_multiplication(call.size, call.dtype, call.loss_dtype, call.device, corrected=mean)
-    return SigmoidPlan(call, programs, _takes_tickets(programs), compute, finish, multiply)
+    scale = plan_scaling(call.size, call.dtype, call.loss_dtype, call.device, corrected=mean)
+    return SigmoidPlan(call, programs, _takes_tickets(programs), compute, finish, scale)
 
 
 class PosteriorPlan(NamedTuple):
@@ -229,7 +230,7 @@ def _tile_chunk(rows: int, classes: int, device: torch.device) -> tuple[int, int
 
 
 @functools.lru_cache(maxsize=256)
-def plan_multiplication(
+def plan_scaling(
     size: int,
     dtype: torch.dtype,  # noqa: ARG001 kernels are compiled for each type
     incoming_dtype: torch.dtype,  # noqa: ARG001
@@ -237,7 +238,7 @@ def plan_multiplication(
     *,
     corrected: bool,
 ) -> Launch:
-    """The kernel that multiplies a gradient by the incoming one, and by a correction."""
+    """The launch that multiplies a gradient by the incoming one, and by a correction."""
     from refocal.losses.gpu.kernels import sums
 
     block = 4096
@@ -382,12 +383,6 @@ def _plan_sum(losses: int, expected: float, *, counted: bool, beside: bool) -> L
     constants = {"COUNTED": counted, "BESIDE": beside, "ALONE": alone, "BLOCK": block}
     programs = 1 if alone else sums.COUNTS.value
     return Launch(sums.finish, programs, (losses, expected), warps=warps, **constants)
-
-
-@functools.lru_cache(maxsize=64)
-def _copy_gammas(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """One gamma per class on the device; cached, because a copy from the host would make it wait."""
-    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def whole(gamma: float) -> int:

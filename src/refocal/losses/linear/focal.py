@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +9,8 @@ from torch import Tensor, nn
 
 from refocal import _check
 from refocal._arrays import PerClass
-from refocal.losses.focal import FocalLoss, resolve_gamma
+from refocal.losses.eager import is_eager
+from refocal.losses.focal import FocalLoss, fit_gamma, resolve_gamma
 from refocal.losses.internals import KNOWS_TRANSFORMATIONS, is_inside_transformation
 from refocal.losses.linear.chunks import default_chunk_bytes
 from refocal.losses.linear.differentiation import Constants, LinearCall, LinearInputs, differentiable_loss
@@ -18,9 +18,9 @@ from refocal.losses.linear.operator import check_range
 from refocal.losses.linear.posteriors import LabeledStates, Layer, TopPosterior, log_posterior, top_posterior
 from refocal.losses.policies import GammaPolicy, Scheduled
 from refocal.losses.posterior_maps import FocalMap
-from refocal.losses.rows import check_tensors
-from refocal.losses.spec import LossSpec, Reduction
-from refocal.maps.posterior import SmoothingEdge
+from refocal.losses.rows import check_tensors, has_autocast
+from refocal.losses.spec import LossSpec, Reduction, copy_gammas
+from refocal.maps.posterior import MapSettings, SmoothingEdge
 
 
 class LayerSettings(NamedTuple):
@@ -87,9 +87,15 @@ def linear_focal_loss(
         >>> round(linear_focal_loss(hidden, head, torch.tensor([0]), gamma=2.0).item(), 4)
         0.0109
     """
-    spec = LossSpec(gamma, ignore_index, _check.label_smoothing(label_smoothing, allow_one=True), detached)
+    _check_layer(hidden, head, bias)
+    spec = LossSpec(
+        resolve_gamma(gamma, classes=len(head)),
+        _check.whole(ignore_index, "ignore_index"),
+        _check.label_smoothing(label_smoothing, allow_one=True),
+        detached,
+    )
     layer = LayerSettings.check(softcap, chunk_bytes, sum_dtype)
-    return _linear_focal_loss(hidden, head, target, bias, weight, spec, layer)
+    return _reduced_linear_focal_loss(hidden, head, target, bias, weight, spec, layer)
 
 
 class LinearFocalLoss(nn.Module):
@@ -150,16 +156,18 @@ class LinearFocalLoss(nn.Module):
 
     def forward(self, hidden: Tensor, head: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
         """The loss of hidden states (..., D) and the last layer's weights (V, D) and bias (V,), reduced."""
+        _check_layer(hidden, head, bias)
         focal = self.focal
         spec = LossSpec(focal.gamma, focal.ignore_index, focal.label_smoothing, focal.detached, focal.reduction)
-        return _linear_focal_loss(hidden, head, target, bias, focal.weight, spec, self.layer_settings)
+        return _reduced_linear_focal_loss(hidden, head, target, bias, focal.weight, spec, self.layer_settings)
 
     @torch.no_grad()
     def posterior(self, hidden: Tensor, head: Tensor, bias: Tensor | None = None, *, top: int) -> TopPosterior:
         """The `top` largest p(y|x) of each sample and their classes, from hidden states (..., D)."""
         layer = self._layer(hidden, head, bias)
         top = _check.count(top, "top", most=len(head))
-        probs, classes = top_posterior(hidden.reshape(-1, hidden.shape[-1]), layer, self._map, top=top)
+        settings = self._check_map(len(head))
+        probs, classes = top_posterior(hidden.reshape(-1, hidden.shape[-1]), layer, settings, top=top)
         shape = (*hidden.shape[:-1], top)
         return TopPosterior(probs.reshape(shape), classes.reshape(shape))
 
@@ -172,7 +180,7 @@ class LinearFocalLoss(nn.Module):
         probabilities.
         """
         states = self.select(hidden, head, target, bias)
-        found = log_posterior(states.hidden, states.target, states.layer, self._map)
+        found = log_posterior(states.hidden, states.target, states.layer, self._check_map(len(head)))
         return found.new_zeros(states.keep.shape).masked_scatter_(states.keep, found).reshape(target.shape)
 
     def select(self, hidden: Tensor, head: Tensor, target: Tensor, bias: Tensor | None = None) -> LabeledStates:
@@ -184,11 +192,10 @@ class LinearFocalLoss(nn.Module):
         check_range(classes, len(head))
         return LabeledStates(hidden.reshape(-1, hidden.shape[-1])[keep], classes, keep, layer)
 
-    @property
-    def _map(self) -> FocalMap:
+    def _check_map(self, classes: int) -> MapSettings:
         posterior_map = self.focal.posterior_map
         assert isinstance(posterior_map, FocalMap)
-        return posterior_map
+        return posterior_map.check_settings(classes)
 
     def _layer(self, hidden: Tensor, head: Tensor, bias: Tensor | None) -> Layer:
         _check_layer(hidden, head, bias)
@@ -205,7 +212,7 @@ class LinearFocalLoss(nn.Module):
         return f"softcap={softcap or None}, chunk_bytes={chunk_bytes}, sum_dtype={sum_dtype}"
 
 
-def _linear_focal_loss(  # noqa: PLR0917 the caller's arguments
+def _reduced_linear_focal_loss(  # noqa: PLR0917 the caller's arguments
     hidden: Tensor,
     head: Tensor,
     target: Tensor,
@@ -214,24 +221,20 @@ def _linear_focal_loss(  # noqa: PLR0917 the caller's arguments
     spec: LossSpec,
     layer: LayerSettings,
 ) -> Tensor:
-    _check_layer(hidden, head, bias)
+    """Focal loss of a layer that fits together, reduced. Settings are checked, except the number of gammas."""
     _check_target(target, hidden)
     _check_weight(weight, head)
-    gamma = resolve_gamma(spec.gamma, classes=len(head))
-    if isinstance(gamma, GammaPolicy) and not isinstance(gamma, Scheduled):
+    spec = spec._replace(gamma=fit_gamma(spec.gamma, classes=len(head)), softcap=layer.softcap)
+    if isinstance(spec.gamma, GammaPolicy) and not isinstance(spec.gamma, Scheduled):
         msg = (
-            f"gamma must be a number, one value per class or a schedule, got {gamma!r}, which changes with the sample: "
-            "use FocalLoss on the logits"
+            f"gamma must be a number, one value per class or a schedule, got {spec.gamma!r}, which changes with the "
+            "sample: use FocalLoss on the logits"
         )
         raise TypeError(msg)
     dtype = _product_dtype(hidden)
-    gammas = _find_gammas(gamma, len(head), torch.promote_types(dtype, torch.float32), hidden.device)
+    gammas = _find_gammas(spec, hidden, len(head), torch.promote_types(dtype, torch.float32))
     call = LinearCall(
-        spec._replace(
-            gamma=0.0 if gammas is not None else gamma,
-            ignore_index=_check.whole(spec.ignore_index, "ignore_index"),
-            softcap=layer.softcap,
-        ),
+        spec if gammas is None else spec._replace(gamma=0.0),
         default_chunk_bytes(hidden, head) if layer.chunk_bytes is None else layer.chunk_bytes,
         _check_sum_dtype(layer.sum_dtype, head),
         dtype,
@@ -257,7 +260,7 @@ def _check_layer(hidden: Tensor, head: Tensor, bias: Tensor | None) -> None:
         if tensor.device != hidden.device:
             msg = f"{name} must be on the device of hidden, {hidden.device}, got {tensor.device}"
             raise ValueError(msg)
-        if tensor.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+        if tensor.dtype != hidden.dtype and not has_autocast(hidden.device):
             msg = f"{name} must have the type of hidden, {hidden.dtype}, got {tensor.dtype}; autocast converts them"
             raise TypeError(msg)
     if head.ndim != 2 or not head.numel():
@@ -302,24 +305,16 @@ def _check_weight(weight: Tensor | None, head: Tensor) -> None:
         raise ValueError(msg)
 
 
-def _find_gammas(gamma: Any, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """One gamma per class on the device; None if it is a number."""
-    if isinstance(gamma, Scheduled):  # it is being compiled, and this epoch's gamma is not a constant but a tensor
-        now = torch.as_tensor(gamma(torch.ones((), dtype=dtype, device=device)))
+def _find_gammas(spec: LossSpec, hidden: Tensor, classes: int, dtype: torch.dtype) -> Tensor | None:
+    """One gamma per class on the device of the hidden states; None if it is a number."""
+    if isinstance(spec.gamma, Scheduled):  # it is being compiled, and this epoch's gamma is not a constant but a tensor
+        now = torch.as_tensor(spec.gamma(torch.ones((), dtype=dtype, device=hidden.device)))
         return now.expand(classes).contiguous()
-    if not isinstance(gamma, tuple):
+    if not isinstance(spec.gamma, tuple):
         return None
-    return (
-        torch.tensor(gamma, dtype=dtype, device=device)
-        if torch.compiler.is_compiling()
-        else _copy(gamma, dtype, device)
-    )
-
-
-@functools.lru_cache(maxsize=16)
-def _copy(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Values on a device; cached, because a copy from the host would make it wait."""
-    return torch.tensor(values, dtype=dtype, device=device)
+    if is_eager(hidden):
+        return copy_gammas(spec, dtype, hidden.device)
+    return torch.tensor(spec.gamma, dtype=dtype, device=hidden.device)
 
 
 def _check_sum_dtype(sum_dtype: torch.dtype | None, head: Tensor) -> torch.dtype:
@@ -332,9 +327,8 @@ def _check_sum_dtype(sum_dtype: torch.dtype | None, head: Tensor) -> torch.dtype
 
 def _product_dtype(hidden: Tensor) -> torch.dtype:
     """The type in which matrices are multiplied: that of autocast, if it is enabled."""
-    place = hidden.device.type
-    autocast = hidden.dtype != torch.float64 and torch.is_autocast_enabled(place)
-    return torch.get_autocast_dtype(place) if autocast else hidden.dtype
+    autocast = hidden.dtype != torch.float64 and has_autocast(hidden.device)
+    return torch.get_autocast_dtype(hidden.device.type) if autocast else hidden.dtype
 
 
 def _describe(value: Any) -> str:

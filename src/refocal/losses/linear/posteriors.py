@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from array_api_compat import torch as xp
 from torch import Tensor
 
+from refocal import _check
 from refocal.losses.gpu import dispatch
 from refocal.losses.linear.chunks import allocate_logits, rows_per_chunk
 from refocal.losses.linear.products import compute_logits
-from refocal.losses.posterior_maps import FocalMap
-from refocal.maps.posterior import posterior_from_logits
+from refocal.maps.posterior import MapSettings, posterior_from_logits_unchecked
 
 _TEMPORARIES = 40  # the map without a kernel takes about 20 arrays in float32, each twice as large as 16-bit logits
 _CAP_ROUNDING = 8 * torch.finfo(torch.float32).eps  # times the bound: how far two ways to bound a score may differ
@@ -57,28 +58,30 @@ class LabeledStates(NamedTuple):
     layer: Layer
 
 
-def top_posterior(hidden: Tensor, layer: Layer, psi: FocalMap, *, top: int) -> TopPosterior:
+def top_posterior(hidden: Tensor, layer: Layer, settings: MapSettings, *, top: int) -> TopPosterior:
     """The `top` largest posteriors of each row of hidden states (N, D)."""
     shape = (len(hidden), top)
     probs = torch.empty(shape, dtype=torch.promote_types(layer.dtype, torch.float32), device=hidden.device)
     classes = torch.empty(shape, dtype=torch.int64, device=hidden.device)
+    settings = settings.like(probs, xp=xp)
     for rows, logits in logits_of_chunks(hidden, layer):
-        if _keeps_order(psi):
+        if _keeps_order(settings):
             scores, classes[rows] = torch.topk(logits, top)
-            probs[rows] = torch.exp(_log_posterior_of(logits, scores, classes[rows], layer.softcap, psi))
+            probs[rows] = torch.exp(_log_posterior_of(logits, scores, classes[rows], layer.softcap, settings))
             continue
         for block in _blocks(logits):
-            log_probs, classes[rows][block] = torch.topk(map_block(logits[block], layer.softcap, psi), top)
+            log_probs, classes[rows][block] = torch.topk(map_block(logits[block], layer.softcap, settings), top)
             probs[rows][block] = torch.exp(log_probs)
     return TopPosterior(probs, classes)
 
 
-def log_posterior(hidden: Tensor, target: Tensor, layer: Layer, psi: FocalMap) -> Tensor:
+def log_posterior(hidden: Tensor, target: Tensor, layer: Layer, settings: MapSettings) -> Tensor:
     """log p(y|x) (N,) of the classes `target` (N,), given hidden states (N, D)."""
     result = torch.empty(len(hidden), dtype=torch.promote_types(layer.dtype, torch.float32), device=hidden.device)
+    settings = settings.like(result, xp=xp)
     for rows, logits in logits_of_chunks(hidden, layer):
         index = target[rows, None]
-        result[rows] = _log_posterior_of(logits, logits.gather(1, index), index, layer.softcap, psi)[:, 0]
+        result[rows] = _log_posterior_of(logits, logits.gather(1, index), index, layer.softcap, settings)[:, 0]
     return result
 
 
@@ -95,21 +98,21 @@ def logits_of_chunks(hidden: Tensor, layer: Layer) -> Iterator[tuple[slice, Tens
         yield rows, logits
 
 
-def _log_posterior_of(logits: Tensor, scores: Tensor, classes: Tensor, softcap: float, psi: FocalMap) -> Tensor:
+def _log_posterior_of(logits: Tensor, scores: Tensor, classes: Tensor, softcap: float, settings: MapSettings) -> Tensor:
     """log p(y|x) (n, k) of given classes (n, k) with their scores (n, k), from logits (n, V)."""
-    if not (_keeps_order(psi) and dispatch.supports_normalizers(logits, psi.gamma)):
-        blocks = [map_block(logits[block], softcap, psi).gather(1, classes[block]) for block in _blocks(logits)]
+    if not (_keeps_order(settings) and dispatch.supports_normalizers(logits, settings.gamma)):
+        blocks = [map_block(logits[block], softcap, settings).gather(1, classes[block]) for block in _blocks(logits)]
         return torch.cat(blocks)
-    top, ties, rest, others = dispatch.find_normalizers(logits, psi.gamma, softcap)
+    top, ties, rest, others = dispatch.find_normalizers(logits, settings.gamma, softcap)
     beside = rest + (ties - 1)  # the mass of all classes but one of the top
     scores = cap(scores.float(), softcap)
     if softcap:  # a kernel rounds otherwise; next to p = 1, a difference in the last digits of the score would be large
         scores = torch.where(scores > top - _CAP_ROUNDING * softcap, top, scores)
-    result = _log_h(scores, top, beside, psi.gamma)
-    log_h_top = _log_h(top, top, beside, psi.gamma)
+    result = _log_h(scores, top, beside, settings.gamma)
+    log_h_top = _log_h(top, top, beside, settings.gamma)
     result -= torch.logaddexp(log_h_top + torch.log(ties), torch.log(others))
     for rows in torch.split((beside < _FAINT)[:, 0].nonzero()[:, 0], _rows_at_once(logits)):
-        result[rows] = map_block(logits[rows], softcap, psi).gather(1, classes[rows])
+        result[rows] = map_block(logits[rows], softcap, settings).gather(1, classes[rows])
     return result
 
 
@@ -120,18 +123,11 @@ def _log_h(scores: Tensor, top: Tensor, rest: Tensor, gamma: float) -> Tensor:
     return log_p - (gamma - 1) * torch.log(q) - torch.log(q - gamma * torch.exp(log_p) * log_p)
 
 
-def map_block(logits: Tensor, softcap: float, psi: FocalMap) -> Tensor:
+def map_block(logits: Tensor, softcap: float, settings: MapSettings) -> Tensor:
     """Log-posteriors (n, V) by the general map, at least in float32."""
     wide = cap(logits.to(torch.promote_types(logits.dtype, torch.float32)), softcap)
-    return posterior_from_logits(
-        wide,
-        gamma=psi.gamma,
-        weight=psi.weight,
-        label_smoothing=psi.label_smoothing,
-        smoothing_edge=psi.smoothing_edge,
-        detached=psi.detached,
-        log=True,
-    )
+    _check.logits(wide, "logits", xp=xp)
+    return posterior_from_logits_unchecked(wide, settings, temperature=1.0, log=True, xp=xp)
 
 
 def cap(scores: Tensor, softcap: float) -> Tensor:
@@ -139,10 +135,10 @@ def cap(scores: Tensor, softcap: float) -> Tensor:
     return softcap * torch.tanh(scores / softcap) if softcap else scores
 
 
-def _keeps_order(psi: FocalMap) -> bool:
+def _keeps_order(settings: MapSettings) -> bool:
     """Whether the map keeps the order of the classes: one gamma, without class weights."""
-    plain = psi.weight is None and not psi.label_smoothing and not psi.detached
-    return plain and isinstance(psi.gamma, float)
+    plain = settings.log_weight is None and not settings.label_smoothing and not settings.detached
+    return plain and isinstance(settings.gamma, float)
 
 
 def _rows_at_once(logits: Tensor) -> int:

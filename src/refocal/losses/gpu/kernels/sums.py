@@ -139,9 +139,11 @@ def finish(
 @triton.jit
 def scale_all(gradient_ptr, incoming_ptr, correction_ptr, size, CORRECTED: tl.constexpr, BLOCK: tl.constexpr):
     """Multiply in place by an incoming gradient. A factor of 1, the usual one, touches no memory."""
+    # 1. The factor.
     factor = tl.load(incoming_ptr).to(tl.float32)
     if CORRECTED:
         factor = factor * tl.load(correction_ptr)
+    # 2. This program's part of the gradient.
     if factor != 1.0:
         for start in range(tl.program_id(0), tl.cdiv(size, BLOCK), tl.num_programs(0)):
             place = tl.full((), BLOCK, tl.int64) * start + tl.arange(0, BLOCK)
