@@ -69,6 +69,29 @@ def test_reverse_mode_twice_gives_the_same_products(name):
     torch.testing.assert_close(product, exact, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("loss", [nn.MSELoss, lambda **more: nn.HuberLoss(delta=0.3, **more), nn.SoftMarginLoss])
+def test_losses_of_regression_whose_kernels_lack_a_derivative(loss, reduction):
+    loss, model = loss(reduction=reduction), cases.network()
+    data = [(inputs, torch.randn(len(inputs), 3, dtype=torch.float64)) for inputs, _ in cases.batches("focal")]
+    inputs, target = (torch.cat(each) for each in zip(*data, strict=True))
+    names, values = zip(*((name, values.detach()) for name, values in model.named_parameters()), strict=True)
+
+    def value(flat):
+        parts = [
+            part.reshape(each.shape) for part, each in zip(flat.split([v.numel() for v in values]), values, strict=True)
+        ]
+        return loss(torch.func.functional_call(model, dict(zip(names, parts, strict=True)), (inputs,)), target)
+
+    exact = torch.autograd.functional.hessian(value, torch.cat([each.flatten() for each in values]))
+    with full_precision():
+        found = every_product(model, loss, data)
+        on_diagonal = diagonal(model, loss, data, group=3)
+    tolerance = 1e-12 * max(1, exact.abs().max().item())
+    torch.testing.assert_close(found, exact, rtol=0, atol=tolerance)
+    torch.testing.assert_close(on_diagonal, exact.diagonal(), rtol=0, atol=tolerance)
+
+
 def test_logistic_regression_in_closed_form():
     """H = mean of (diag p - pp') x xx' for cross-entropy."""
     model = nn.Linear(3, 4, bias=False).double()
