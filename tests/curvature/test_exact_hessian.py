@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import curvature_cases as cases
 import pytest
@@ -187,6 +188,18 @@ def test_attention_is_differentiated_twice():
     trace = hessian_trace(model, FocalLoss(1.0), data, parameters=names, probes=400)
     assert abs(trace.value - exact.trace().item()) < 5 * trace.standard_error
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_the_gradient_in_some_parameters_has_no_graph_of_the_others():
+    loss, model, data = FocalLoss(2.0), cases.network(), cases.batches("focal")
+    for name in layers(model):
+        problem = prepare(model, loss, data, **{**DEFAULTS, "parameters": [name]})
+        with full_precision():
+            slopes = torch.func.grad(problem.value)(problem.parameters, problem.batches[0])
+        assert not any(slope.requires_grad for slope in slopes.values())
+    parts = [gradient_norm(model, loss, data, parameters=[name]) for name in layers(model)]
+    assert math.hypot(*parts) == pytest.approx(gradient_norm(model, loss, data), rel=1e-12)
+    assert all(values.requires_grad for values in model.parameters())
 
 
 def test_gradient_norm():

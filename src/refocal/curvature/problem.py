@@ -107,6 +107,7 @@ def prepare(
         for module in network.modules():
             module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
     chosen = _choose_parameters(network, parameters)
+    network.requires_grad_(False)  # no graph for the others: it would be kept with every sum over batches
     first = next(iter(chosen.values()))
     for values in chosen.values():
         if values.dtype not in (torch.float32, torch.float64):
