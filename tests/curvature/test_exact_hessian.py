@@ -93,6 +93,16 @@ def test_losses_of_regression_whose_kernels_lack_a_derivative(loss, reduction):
     torch.testing.assert_close(on_diagonal, exact.diagonal(), rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("shape", [(17, 1), (17, 3), (3,)])
+def test_weights_of_binary_cross_entropy_keep_their_places(shape):
+    loss, model = nn.BCEWithLogitsLoss(weight=torch.rand(shape, dtype=torch.float64)), cases.network()
+    inputs, target = cases.samples("sigmoid focal")
+    target = target.clamp(min=0)
+    exact = cases.exact_hessian(model, loss, inputs, target).diagonal()
+    for group in (1, 5, None):
+        torch.testing.assert_close(diagonal(model, loss, [(inputs, target)], group=group), exact, rtol=0, atol=1e-12)
+
+
 def test_logistic_regression_in_closed_form():
     """H = mean of (diag p - pp') x xx' for cross-entropy."""
     model = nn.Linear(3, 4, bias=False).double()
