@@ -159,6 +159,53 @@ def tensor(array):
     return torch.as_tensor(array)
 
 
+def force(logits, labels, share, value=-np.inf):
+    """Mask all classes but the label in this share of the rows."""
+    forced = np.random.default_rng(1).random(len(labels)) < share
+    hidden = np.repeat(forced[:, None], logits.shape[1], axis=1)
+    hidden[np.arange(len(labels)), labels] = False
+    return np.where(hidden, value, logits), forced
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("make", [TemperatureScaling, FocalTemperatureScaling, lambda: AutoCalibrator(cv=2)])
+def test_rows_in_which_only_one_class_is_not_masked_determine_nothing(make, dtype):
+    logits = np.array([[1, -np.inf, -np.inf], [-np.inf, 2, -np.inf], [-np.inf, 0, 0], [5, -np.inf, -np.inf]], dtype)
+    probs = make().set_params(classes=3).fit(logits, [0, 1, 2, 0]).predict_proba(logits)
+    np.testing.assert_allclose(probs, [[1, 0, 0], [0, 1, 0], [0, 0.5, 0.5], [1, 0, 0]])
+
+
+def test_rows_that_are_forced_change_no_held_out_score_of_others():
+    logits, labels = draw_calibrated(2000, 5)
+    masked, _ = force(3 * logits, labels, 0.7)
+    auto = AutoCalibrator().fit(masked, labels)
+    scores = {result["name"]: result["score"] for result in auto.results_}
+    own = nll(TemperatureScaling().fit(masked, labels).predict_proba(masked), labels)
+    assert scores["TemperatureScaling"] == pytest.approx(own, rel=0.02)
+    assert scores["FocalPosterior"] > 1.3 * own
+
+
+@pytest.mark.parametrize("value", [-65504, -1e9, float(np.finfo(np.float32).min)])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_rows_that_finite_masks_force_do_not_disturb_any_fit(name, value):
+    (logits, labels), (others, wanted) = (draw_calibrated(2000, 5, seed=seed) for seed in (0, 1))
+    (masked, _), (scores, forced) = force(3 * logits, labels, 0.6, value), force(3 * others, wanted, 0.6, value)
+    fitted = BY_NAME[name]().fit(masked, labels)
+    found = nll(fitted.predict_proba(scores), wanted)
+    assert found < np.mean(~forced) * nll(softmax(others[~forced], axis=1), wanted[~forced]) + 0.04
+
+
+@pytest.mark.parametrize("lead", [1e13, 1e38])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_row_that_is_right_by_far_changes_little(name, lead):
+    logits, labels = draw_calibrated(1000, 2)
+    far = logits.copy()
+    far[0, labels[0]] = lead
+    plain, other = (BY_NAME[name]().fit(scores, labels) for scores in (logits, far))
+    assert np.mean(np.abs(other.predict_proba(logits) - plain.predict_proba(logits))) < 0.02
+    assert other.predict_proba(far)[0, labels[0]] > 0.9
+
+
 def test_calibrators_that_take_no_masks_say_which_do():
     logits, labels = draw_calibrated(50, 3)
     masked = mask(logits, labels)

@@ -43,6 +43,8 @@ def test_json_round_trip(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["calibrator.json"]
     content = json.loads((tmp_path / "calibrator.json").read_text(encoding="utf-8"))
     assert content["schema"] == 1
+    same.save(tmp_path / "again.json")  # a file's digest is the same, so `apply` continues with a loaded calibrator
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "calibrator.json").read_bytes()
 
 
 def test_json_keeps_names_and_settings(tmp_path):

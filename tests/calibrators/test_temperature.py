@@ -157,6 +157,18 @@ def test_focal_objective_is_minimized_and_gamma_0_is_the_likelihood():
     assert all(risk(found) <= risk(other) + 1e-12 for other in [*np.geomspace(0.05, 20, 300), found * 1.01])
 
 
+@pytest.mark.parametrize(("classes", "gamma", "spread"), [(2, 5.0, 1.0), (3, 3.0, 6.0), (3, 20.0, 2.0), (99, 5.0, 0.3)])
+def test_a_focal_objective_may_ask_for_a_temperature_far_from_the_most_likely_one(classes, gamma, spread):
+    logits, labels = draw_calibrated(1000, classes, spread=spread)
+
+    def risk(temperature):
+        log_p = log_softmax(logits / temperature, axis=1)[np.arange(1000), labels]
+        return np.mean(-((-np.expm1(log_p)) ** gamma) * log_p)
+
+    found = TemperatureScaling(objective="focal", gamma=gamma).fit(logits, labels).temperature_
+    assert risk(found) <= min(risk(other) for other in np.geomspace(0.02, 100, 500)) * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("objective", "bins"), [("ece", equal_width_bins), ("adaptive_ece", equal_mass_bins)])
 def test_calibration_error_over_the_published_grid(objective, bins):
     logits, labels = draw_calibrated(600, 4)

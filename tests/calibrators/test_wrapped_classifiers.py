@@ -31,6 +31,7 @@ from sklearn.svm import SVC, LinearSVC
 from refocal.calibrators import (
     AutoCalibrator,
     Calibrated,
+    FocalPosterior,
     FocalTemperatureScaling,
     PlattScaling,
     TemperatureScaling,
@@ -123,6 +124,24 @@ def test_the_calibrator_can_ask_for_the_other_scores():
         Calibrated(GaussianNB().fit(X, NAMES[3]), fitted).predict_proba(X)  # it was fitted to logits
     with pytest.raises(TypeError, match="OutputCodeClassifier has neither decision_function nor predict_proba"):
         Calibrated(OutputCodeClassifier(LinearSVC()), TemperatureScaling(), cv=2).fit(X, NAMES[3])
+
+
+def test_classes_in_another_order_than_those_of_the_classifier_are_rejected():
+    names = np.array(["cat", "dog", "eel"])[DIGITS % 3]
+    fitted = LogisticRegression().fit(X[:120], names[:120])
+    turned = TemperatureScaling(classes=["eel", "dog", "cat"])
+    message = r"order of the classifier's, \['cat', 'dog', 'eel'\], got \['eel', 'dog', 'cat'\]"
+    for model in (Calibrated(fitted, turned), Calibrated(LogisticRegression(), turned, cv=3)):
+        with pytest.raises(ValueError, match=message):
+            model.fit(X[120:], names[120:])
+    ready = Calibrated(fitted, clone(turned).fit(fitted.decision_function(X[120:]), names[120:]))
+    unfitted = Calibrated(fitted, FocalPosterior(gamma=1.0, classes=["eel", "dog", "cat"]))
+    for model in (ready, unfitted):
+        with pytest.raises(ValueError, match=message):
+            model.predict(X)
+    renamed = Calibrated(fitted, TemperatureScaling(classes=["c", "d", "e"]))
+    predicted = renamed.fit(X[120:], [name[0] for name in names[120:]]).predict(X)
+    assert predicted.tolist() == [name[0] for name in fitted.predict(X)]
 
 
 def test_scores_of_pairs_of_classes_are_rejected():

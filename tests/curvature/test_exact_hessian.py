@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import curvature_cases as cases
 import pytest
@@ -67,6 +68,39 @@ def test_reverse_mode_twice_gives_the_same_products(name):
     product = torch.cat([part.flatten() for part in torch.autograd.grad(along, parameters)])
     exact = cases.exact_hessian(model, loss, inputs, target) @ vector
     torch.testing.assert_close(product, exact, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("loss", [nn.MSELoss, lambda **more: nn.HuberLoss(delta=0.3, **more), nn.SoftMarginLoss])
+def test_losses_of_regression_whose_kernels_lack_a_derivative(loss, reduction):
+    loss, model = loss(reduction=reduction), cases.network()
+    data = [(inputs, torch.randn(len(inputs), 3, dtype=torch.float64)) for inputs, _ in cases.batches("focal")]
+    inputs, target = (torch.cat(each) for each in zip(*data, strict=True))
+    names, values = zip(*((name, values.detach()) for name, values in model.named_parameters()), strict=True)
+
+    def value(flat):
+        parts = [
+            part.reshape(each.shape) for part, each in zip(flat.split([v.numel() for v in values]), values, strict=True)
+        ]
+        return loss(torch.func.functional_call(model, dict(zip(names, parts, strict=True)), (inputs,)), target)
+
+    exact = torch.autograd.functional.hessian(value, torch.cat([each.flatten() for each in values]))
+    with full_precision():
+        found = every_product(model, loss, data)
+        on_diagonal = diagonal(model, loss, data, group=3)
+    tolerance = 1e-12 * max(1, exact.abs().max().item())
+    torch.testing.assert_close(found, exact, rtol=0, atol=tolerance)
+    torch.testing.assert_close(on_diagonal, exact.diagonal(), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(17, 1), (17, 3), (3,)])
+def test_weights_of_binary_cross_entropy_keep_their_places(shape):
+    loss, model = nn.BCEWithLogitsLoss(weight=torch.rand(shape, dtype=torch.float64)), cases.network()
+    inputs, target = cases.samples("sigmoid focal")
+    target = target.clamp(min=0)
+    exact = cases.exact_hessian(model, loss, inputs, target).diagonal()
+    for group in (1, 5, None):
+        torch.testing.assert_close(diagonal(model, loss, [(inputs, target)], group=group), exact, rtol=0, atol=1e-12)
 
 
 def test_logistic_regression_in_closed_form():
@@ -164,6 +198,18 @@ def test_attention_is_differentiated_twice():
     trace = hessian_trace(model, FocalLoss(1.0), data, parameters=names, probes=400)
     assert abs(trace.value - exact.trace().item()) < 5 * trace.standard_error
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_the_gradient_in_some_parameters_has_no_graph_of_the_others():
+    loss, model, data = FocalLoss(2.0), cases.network(), cases.batches("focal")
+    for name in layers(model):
+        problem = prepare(model, loss, data, **{**DEFAULTS, "parameters": [name]})
+        with full_precision():
+            slopes = torch.func.grad(problem.value)(problem.parameters, problem.batches[0])
+        assert not any(slope.requires_grad for slope in slopes.values())
+    parts = [gradient_norm(model, loss, data, parameters=[name]) for name in layers(model)]
+    assert math.hypot(*parts) == pytest.approx(gradient_norm(model, loss, data), rel=1e-12)
+    assert all(values.requires_grad for values in model.parameters())
 
 
 def test_gradient_norm():

@@ -185,12 +185,16 @@ def test_no_rows() -> None:
     assert hidden.grad.shape == (0, 5)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
-def test_saturated_logits(gamma: float) -> None:
+@pytest.mark.parametrize("gamma", [0.0, 1e-8, 0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("by_class", [False, True])
+def test_saturated_logits(gamma: float, smoothing: float, by_class: bool) -> None:
     head = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
     hidden = torch.tensor([[1e4], [-1e4], [60.0], [90.0], [200.0]], requires_grad=True)
     target = torch.tensor([0, 0, 0, 1, 2])
-    assert_exact(LinearFocalLoss(gamma, reduction="none"), (hidden, head), target)
+    gammas = (gamma, 0.5, 0.0) if by_class else gamma
+    criterion = LinearFocalLoss(gammas, label_smoothing=smoothing, reduction="none")
+    assert_exact(criterion, (hidden, head), target)
 
 
 def test_any_shape_of_hidden_states() -> None:

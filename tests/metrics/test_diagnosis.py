@@ -158,6 +158,13 @@ def test_a_class_that_is_ruled_out_and_never_occurs_raises_no_alarm():
     assert found.failed("frequencies") is None
 
 
+def test_a_certain_claim_that_came_false_is_seen_beside_tiny_claims():
+    probs = np.array([[1.0, 0, 0], [1e-30, 1, 0], [1, 1e-40, 0], [1, 0, 0]])
+    frequencies = metrics.diagnose(probs, [0, 2, 0, 0]).checks[1]
+    assert (frequencies.name, frequencies.p_value) == ("frequencies", 0)
+    assert {gap.index for gap in frequencies.classes} == {1, 2}
+
+
 def test_slope_is_that_of_the_residuals_over_the_claims():
     rng = np.random.default_rng(5)
     claims = rng.choice([0.1, 0.35, 0.6, 0.85], 2000)  # few values, so that the levels round nothing

@@ -38,6 +38,16 @@ def test_aurc_against_a_loop_with_ties_averaged_over_orders():
     assert metrics.aurc(p, y, task="binary") == pytest.approx(np.mean(orders), rel=1e-12)
 
 
+def test_a_decision_of_weight_0_is_absent_from_ties():
+    p, y, weight = np.array([0.9, 0.7, 0.7, 0.6]), np.array([1, 0, 1, 0]), np.array([1.0, 3.0, 0.0, 2.0])
+    kept = weight > 0
+    for measure in (metrics.auroc, metrics.aurc):
+        alone = measure(p[kept], y[kept], task="binary", sample_weight=weight[kept])
+        assert measure(p, y, task="binary", sample_weight=weight) == alone
+    weight[1] = 0  # no decision of this confidence is left
+    assert metrics.aurc(p, y, task="binary", sample_weight=weight) == pytest.approx(2 / 3 * 2 / 3)
+
+
 def test_limits():
     assert np.isnan(metrics.auroc(np.array([[0.9, 0.1]]), [0]))
     assert metrics.aurc(np.array([[0.9, 0.1], [0.8, 0.2]]), [0, 0]) == 0

@@ -55,6 +55,16 @@ def test_certain_claims_fail_if_they_come_false_and_tell_nothing_otherwise():
     assert combine(p_values, calibrated_sums.scale_shares()) == 0  # the group of certain claims sees the first outcome
 
 
+def test_certain_claims_among_tiny_ones():
+    claims = np.array([1.0, 1.0, 1e-40, 1e-300])
+    assert sum_p_values(sum_levels(claims, np.array([1.0, 0.0, 0.0, 0.0]), None), ALL)[0] == 0
+    assert sum_p_values(sum_levels(claims, np.array([1.0, 1.0, 0.0, 0.0]), None), ALL)[0] == 1
+    # claims of 0.1 add up to 1 only within rounding, which is far from 0 in units of the tiny variance
+    weights = np.array([0.1, 0.2, 0.3, 1e-3])
+    found = sum_p_values(sum_levels(claims[[0, 1, 0, 3]], np.array([1.0, 1.0, 1.0, 0.0]), weights), ALL)[0]
+    assert found == 1
+
+
 @pytest.mark.parametrize("heavy", [1.0, 30.0, 300.0])
 @pytest.mark.parametrize("hits", [5, 11, 13])
 def test_a_heavy_claim_that_is_nearly_certain_changes_nothing(heavy, hits):

@@ -77,7 +77,7 @@ def _check_results(value: Any, name: str, calibrator: Any) -> list[dict[str, Any
         msg = f"{name} must be a list of dicts with the keys {', '.join(_RESULT)}, got {value!r:.100}"
         raise ValueError(msg)
     rows = [
-        {key: check(row[key], f"{name}[{index}].{key}", calibrator) for key, check in _RESULT.items()}
+        {key: _RESULT[key](value, f"{name}[{index}].{key}", calibrator) for key, value in row.items()}
         for index, row in enumerate(value)
     ]
     if {row["index"] for row in rows} != set(range(len(rows))):

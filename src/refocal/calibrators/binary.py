@@ -16,7 +16,7 @@ from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
 from refocal.calibrators.fit.logistic import fit_binary
-from refocal.calibrators.fit.temperature_likelihood import MASKED
+from refocal.calibrators.fit.temperature_likelihood import MASKED, find_open_rows
 from refocal.calibrators.tables import remove_rounding
 from refocal.maps.heads import logistic_head, quadratic_features, quadratic_head
 from refocal.maps.simplex import log_p_and_q, split_logits
@@ -203,7 +203,9 @@ def _find_spread(logits: np.ndarray, weights: np.ndarray | None) -> float:
     distinct = np.isfinite(leads) & (weights > 0)
     if not distinct.any():
         return 0.0
-    near = distances <= MASKED * _median(leads[distinct], weights[distinct])
+    leads, own = leads[distinct], weights[distinct]
+    open_rows = find_open_rows(leads, own)
+    near = distances <= MASKED * _median(leads[open_rows], own[open_rows])
     return _median(distances[near], np.broadcast_to(weights[:, None], distances.shape)[near])
 
 

@@ -138,14 +138,19 @@ class FoldedLogits:
         return self.data.scales.spread or 1.0
 
     @cached_property
-    def _scaled(self) -> RankedLogits:
+    def _in_spreads(self) -> np.ndarray:
         below = (self.data.logits - self.data.top[:, None]).astype(np.float64, copy=False)
         logits = (below / self._unit).astype(np.float32)
-        return RankedLogits.prepare(LabeledLogits.prepare(logits, self.labels, self.weights))
+        logits[np.isneginf(self.logits)] = -np.inf  # masks have no scale
+        return logits
+
+    @cached_property
+    def _scaled(self) -> RankedLogits:
+        return RankedLogits.prepare(LabeledLogits.prepare(self._in_spreads, self.labels, self.weights))
 
     @cached_property
     def _parts(self) -> list[LabeledLogits]:
-        logits, weights = self._scaled.data.logits, self.weights
+        logits, weights = self._in_spreads, self.weights
         return [
             LabeledLogits.prepare(logits[rows], self.labels[rows], None if weights is None else weights[rows])
             for rows, _ in self.folds

@@ -9,6 +9,10 @@ import numpy as np
 from refocal.calibrators.fit.isotonic_tables import RankedScores
 from refocal.maps.simplex import log_p_and_q, split_logits
 
+_ORDINARY = 1e3  # log-odds up to this are not searched for outliers
+_FEW = 0.05  # the share of the log-odds that are surely no outliers: those closest to 0
+_FAR = 1e4  # times these are outliers
+
 
 def list_problems(
     logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0, *, top_label: bool
@@ -32,13 +36,22 @@ def rank_problems(logits: np.ndarray, labels: np.ndarray, temperature: float = 1
 
 def remove_rounding(log_odds: np.ndarray) -> np.ndarray:
     """Round log-odds to about 1e-12 of the largest, so that rows that differ only in class order have equal ones."""
-    step = rounding_step(log_odds)
+    step = find_rounding_step(log_odds)
     return np.round(log_odds / step) * step
 
 
-def rounding_step(log_odds: np.ndarray) -> float:
-    """The step to which `remove_rounding` rounds; the same before and after it."""
-    return float(2.0 ** (np.frexp(np.abs(log_odds).max())[1] - 40))
+def find_rounding_step(log_odds: np.ndarray) -> np.ndarray:
+    """Find the step to which `remove_rounding` rounds each number; it is the same before and after.
+
+    Outliers and masks such as -1e30 have their own step, so that the others keep their digits.
+    """
+    size = np.abs(log_odds)
+    largest = size.max()
+    if largest > _ORDINARY:
+        most = min(largest, _FAR * np.quantile(size[size > 0], _FEW))
+        largest = largest if most == largest else np.maximum(size, most)
+    step: np.ndarray = 2.0 ** (np.frexp(largest)[1] - 40)
+    return np.broadcast_to(step, size.shape)
 
 
 def pad_tables(tables: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:

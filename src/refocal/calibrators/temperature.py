@@ -166,8 +166,9 @@ def minimize_focal_risk(data: LabeledLogits, gamma: float, start: float) -> floa
     def risk(log_temperature: float) -> float:
         return focal_risk(data, gamma, math.exp(log_temperature))
 
-    # A larger gamma flattens, so its optimum lies at lower temperatures, by a factor of up to 1 + gamma.
-    grid = math.log(start) + np.linspace(-math.log1p(gamma) - 1, 1, 24)
+    # Focal loss asks for flatter predictions, and for steeper ones where no class is likely: by up to about 1 + gamma.
+    reach = math.log1p(gamma) + 1
+    grid = math.log(start) + np.linspace(-reach, reach, 48)
     best = int(np.argmin([risk(point) for point in grid]))
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
     return math.exp(minimize_scalar(risk, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)

@@ -13,7 +13,7 @@ from refocal._check import Input
 from refocal.calibrators import attributes
 from refocal.calibrators.attributes import Check
 from refocal.calibrators.base import Calibrator, Head
-from refocal.calibrators.tables import count_knots, list_problems, pad_tables, rounding_step
+from refocal.calibrators.tables import count_knots, find_rounding_step, list_problems, pad_tables
 from refocal.maps.heads import interval_head, table_head
 
 
@@ -95,14 +95,14 @@ class VennAbersCalibration(Calibrator):
     def _fit(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         counts = np.ones(len(logits)) if weights is None else weights
         problems = list_problems(logits, labels, top_label=False)
-        step = max(rounding_step(scores) for scores, _ in problems)
+        steps = find_rounding_step(np.stack([scores for scores, _ in problems]))
         tables, widths = [], []
-        for scores, positive in problems:
-            distinct, index = np.unique(scores, return_inverse=True)
+        for (scores, positive), step in zip(problems, steps, strict=True):
+            distinct, first, index = np.unique(scores, return_index=True, return_inverse=True)
             mass = np.bincount(index, weights=counts)
             hits = np.bincount(index, weights=counts * positive)
             lower, upper = fit_ends(mass, hits)
-            tables.append(_build_table(distinct, lower, upper, step=step))
+            tables.append(_build_table(distinct, lower, upper, step[first]))
             widths.append(np.average(upper - lower, weights=mass))
         self.knots_, self.lower_, self.upper_ = pad_tables(tables)
         self.width_ = float(np.mean(widths))
@@ -117,17 +117,17 @@ class VennAbersCalibration(Calibrator):
 
 
 def _build_table(
-    scores: np.ndarray, lower: np.ndarray, upper: np.ndarray, *, step: float
+    scores: np.ndarray, lower: np.ndarray, upper: np.ndarray, step: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Build the pieces of both ends from their values at distinct ascending scores.
+    """Build the pieces of both ends from their values at distinct ascending scores, and the rounding of each score.
 
     A score between two others has the p0 of the one below and the p1 of the one above: a further label 0 pools with the
     scores below it, a further label 1 with those above. So there is a piece for each score and one between each two.
     """
     # The piece of a score reaches a little to both sides, so that rounding moves no equal score out of it.
-    margin = np.minimum(step, np.diff(scores) / 2)
-    starts = scores - np.concatenate([[step], margin])
-    ends = scores + np.concatenate([margin, [step]])
+    half = np.diff(scores) / 2
+    starts = scores - np.minimum(step, np.append(np.inf, half))
+    ends = scores + np.minimum(step, np.append(half, np.inf))
     knots = np.concatenate([[starts[0] - 1], np.stack([starts, ends], axis=1).ravel()])
     low = np.concatenate([[0.0], np.repeat(lower, 2)])
     high = np.concatenate([np.repeat(upper, 2), [1.0]])

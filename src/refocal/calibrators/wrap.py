@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from refocal._check import Input
 from refocal._containers import to_array, to_numpy
 from refocal.calibrators.base import Calibrator
+from refocal.calibrators.training_data import list_classes
 
 _BATCH = 1024
 _SHAPE = "decision_function_shape"
@@ -139,6 +140,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             calibrator.set_params(input=input)
         if calibrator.classes is None and hasattr(self.estimator_, "classes_"):
             calibrator.set_params(classes=self.estimator_.classes_)
+        _check_order(self.estimator_, calibrator.classes)
         self.calibrator_ = calibrator.fit(scores, labels, sample_weight)
         return self
 
@@ -199,7 +201,10 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _get_calibrator(self) -> Calibrator:
         check_is_fitted(self)
-        return self.calibrator_ if hasattr(self, "calibrator_") else self.calibrator
+        if hasattr(self, "calibrator_"):
+            return self.calibrator_
+        _check_order(self.estimator, getattr(self.calibrator, "classes_", self.calibrator.classes))
+        return self.calibrator
 
     def _compute_scores(self, X: Any, input: Input) -> np.ndarray:
         estimator = getattr(self, "estimator_", self.estimator)
@@ -296,6 +301,17 @@ def _check_calibrator(value: object) -> None:
         found = f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)
         msg = f"calibrator must be a calibrator of refocal.calibrators, got {found}"
         raise TypeError(msg)
+
+
+def _check_order(estimator: Any, classes: ArrayLike | None) -> None:
+    """Reject classes of a calibrator that are those of the classifier in another order. Other names may rename them."""
+    columns = getattr(estimator, "classes_", None)
+    if classes is None or not isinstance(columns, np.ndarray):
+        return
+    own, given = columns.tolist(), list_classes(classes).tolist()
+    if own != given and sorted(map(repr, own)) == sorted(map(repr, given)):
+        msg = f"classes of the calibrator must be in the order of the classifier's, {own!r:.100}, got {given!r:.100}"
+        raise ValueError(msg)
 
 
 def _check_folds(splits: list[tuple[np.ndarray, np.ndarray]], y: np.ndarray) -> None:

@@ -107,6 +107,7 @@ def prepare(
         for module in network.modules():
             module.training = isinstance(module, nn.modules.batchnorm._BatchNorm)
     chosen = _choose_parameters(network, parameters)
+    network.requires_grad_(False)  # no graph for the others: it would be kept with every sum over batches
     first = next(iter(chosen.values()))
     for values in chosen.values():
         if values.dtype not in (torch.float32, torch.float64):
@@ -114,7 +115,7 @@ def prepare(
             msg = f"model must compute in float32 or float64, got {values.dtype}{advice}"
             raise ValueError(msg)
     criterion = copy.deepcopy(loss).to(first.device, dtype) if isinstance(loss, nn.Module) else loss
-    splits = group is not None and isinstance(loss, _ADD_OVER_SAMPLES) and not _mixes_samples(network)
+    splits = group is not None and _adds_over_samples(loss) and not _mixes_samples(network)
     batches = []
     for inputs, target in _check_pairs(data):
         batch = Batch(_move(inputs, first.device, dtype), _move(target, first.device, dtype))
@@ -198,6 +199,12 @@ def _choose_parameters(model: nn.Module, names: Sequence[str] | None) -> dict[st
         msg = "model must have a parameter that requires a gradient, got none"
         raise ValueError(msg)
     return chosen
+
+
+def _adds_over_samples(loss: Loss) -> bool:
+    """Whether the loss of a batch is a sum over its samples, whatever their places are."""
+    weighs_places = isinstance(loss, nn.BCEWithLogitsLoss) and loss.weight is not None  # maybe one weight per sample
+    return isinstance(loss, _ADD_OVER_SAMPLES) and not weighs_places
 
 
 def _mixes_samples(model: nn.Module) -> bool:

@@ -113,14 +113,14 @@ def risk_coverage_area(events: Events) -> float:
     errors = (np.cumsum(wrong) - wrong)[group] + part * wrong[group]
     coverage = (np.cumsum(weight) - weight)[group] + part * weight[group]
     risk = np.divide(errors, coverage, out=np.zeros_like(errors), where=coverage > 0)
-    return float(np.sum(risk * (weight / size)[group]) / weight.sum())
+    return float(np.sum(risk * (weight[group] / size[group])) / weight.sum())
 
 
 def _tie_sums(events: Events) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each group of equal confidence: the weight of right and of wrong decisions, and their number."""
+    """For each group of equal confidence: the weight of right and of wrong decisions, and how many have a weight."""
     confidence, correct, _ = events
     starts = np.flatnonzero(np.concatenate([[True], confidence[1:] != confidence[:-1]]))
     scale = events.scale
     right = np.add.reduceat(scale * correct, starts)
     wrong = np.add.reduceat(scale * ~correct, starts)
-    return right, wrong, np.diff(np.append(starts, len(correct)))
+    return right, wrong, np.add.reduceat((scale > 0).astype(np.intp), starts)

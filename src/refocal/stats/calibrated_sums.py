@@ -18,6 +18,7 @@ SCALES = (1, 2, 4, 8)  # numbers of groups, each with an equal part of the varia
 _END_SHARE = 0.1  # of the first and of the last level in a combined test
 _ITERATIONS = 60
 _LAST_STEP = 1e-12  # relative to the tilt; further steps are rounding errors
+_ROUNDING = 1e-9  # of the weight: residuals of certain claims that came true are sums of zeros up to rounding
 _FAR = 1.0  # standard deviations; below, no p-value matters and the normal distribution will do
 
 
@@ -88,9 +89,8 @@ def sum_p_values(sums: LevelSums, members: np.ndarray) -> np.ndarray:
     whole = np.where(members, sums.residual[..., None, :], 0.0).sum(axis=-1)
     variance = np.where(members, sums.variance[..., None, :], 0.0).sum(axis=-1)
     known = variance > 0
-    # rounding: residuals of certain claims that came true are sums of zeros up to rounding
     scale = np.where(members, sums.weight[..., None, :], 0.0).sum(axis=-1)
-    impossible = ~known & (np.abs(whole) > 1e-9 * scale)
+    impossible = ~known & (np.abs(whole) > _ROUNDING * scale)
     z = _divide(whole, np.sqrt(variance))
     p = np.where(known, 2 * scipy.special.ndtr(-np.abs(z)), np.where(impossible, 0.0, np.nan))
     far = known & (np.abs(z) > _FAR)
@@ -112,7 +112,13 @@ def _tails(sums: LevelSums, members: np.ndarray) -> np.ndarray:
     claim = np.where(residual[:, None] < 0, 1 - claim, claim)
     # the mean step of what can vary: a heavy claim that is nearly certain must not count
     variance = count * step**2 * claim * (1 - claim)
-    lattice = (step * variance).sum(axis=-1) / variance.sum(axis=-1)
+    total = variance.sum(axis=-1)
+    if not total.all():  # 1 - claim has rounded to 1: what is left of the residual comes from certain claims
+        p = np.where(np.abs(residual) > _ROUNDING * weight.sum(axis=-1), 0.0, 1.0)
+        if total.any():
+            p[total > 0] = _tails(LevelSums(*(part[total > 0] for part in sums)), members[total > 0])
+        return p
+    lattice = (step * variance).sum(axis=-1) / total
     target = np.abs(residual) - lattice / 2
     most = (weight * (1 - claim) * (claim > 0)).sum(axis=-1)
     with np.errstate(divide="ignore"):

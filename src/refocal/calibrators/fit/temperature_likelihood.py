@@ -23,6 +23,8 @@ _VANISHING = -80.0  # 1 + e^-80 is 1, also in float64
 
 
 MASKED = 1e4  # leads; classes farther below the top count as masked
+_LARGEST_LEAD = 1e3  # that is usual among the scores of networks; log-probabilities lead by less
+_FEW = 0.05  # of the rows; if so many have more than one class that is not masked, they are found
 _FAR_BELOW = 1e6  # spreads; logits farther below the top count as this far: e^-100 is 0 even for the least beta
 
 
@@ -56,8 +58,25 @@ class Scales(NamedTuple):
         leads = leads[np.isfinite(leads)]
         if not len(leads):
             return cls(0.0, 0.0)
-        lead = float(np.median(leads))
+        lead = float(np.median(leads[find_open_rows(leads)]))
         return cls(lead, float(np.median(distances[distances <= MASKED * lead])))
+
+
+def find_open_rows(leads: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Find the rows with more than one class that is not masked with a finite number such as -1e9.
+
+    They are told from others only if they are the smaller part. If they are the larger part, medians are theirs.
+
+    Args:
+        leads: Distance between the two largest logits of each row (N,).
+        weights: Weights of the rows (N,), or None if they are equal.
+
+    Returns:
+        Whether each row counts (N,).
+    """
+    least, middle = np.quantile(leads, [_FEW, 0.5], weights=weights, method="inverted_cdf")
+    open_rows: np.ndarray = leads <= (MASKED * least if middle > _LARGEST_LEAD else np.inf)
+    return open_rows
 
 
 class LabeledLogits(NamedTuple):
@@ -98,9 +117,10 @@ class LabeledLogits(NamedTuple):
                 block = slice(start, start + _BLOCK_ROWS)
                 np.max(np.ascontiguousarray(logits[block].T), axis=0, out=top[block])
         scales = Scales.measure(logits, top)
-        farthest = _FAR_BELOW * scales.spread
+        # If no row has two different logits that are not masked, only their size tells a unit.
+        farthest = _FAR_BELOW * (scales.spread or max(1.0, float(np.max(np.abs(top)))))
         depth, largest = float(top.max()) - float(logits.min()), float(np.finfo(logits.dtype).max)
-        if 0 < farthest < min(depth, largest):
+        if farthest < min(depth, largest):
             logits = np.maximum(logits, top[:, None] - logits.dtype.type(farthest))
         elif depth > largest:
             far = float(np.max(np.abs(logits)))

@@ -169,6 +169,7 @@ def _soft_block(
     if not total.amin().item() >= 2:
         top = log_p.max(dim=1, keepdim=True).indices
         rest = p.scatter(1, top, 0).sum(dim=1, keepdim=True)
+        rest.clamp_(min=torch.finfo(rest.dtype).tiny)  # powers below 0 of 0 would be infinite
     log_p.sub_(torch.log(total))
     p.div_(total)
     q = 1 - p
