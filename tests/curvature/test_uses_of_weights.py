@@ -216,6 +216,19 @@ RECURRENT = {
 }
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"size_average": False}, {"reduce": False}, {"reduction": "none"}, {"weight": torch.ones(4, 3) / 2}],
+    ids=lambda settings: next(iter(settings)),
+)
+@pytest.mark.filterwarnings("ignore:.*size_average and reduce args will be deprecated")
+def test_losses_keep_their_keywords(settings):
+    scores, target = torch.randn(4, 3), torch.randn(4, 3)
+    expected = F.mse_loss(scores, target, **settings)
+    with PlainLayers():
+        torch.testing.assert_close(F.mse_loss(scores, target, **settings), expected)
+
+
 @pytest.mark.parametrize("name", RECURRENT)
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_recurrent_layers_have_their_outputs_and_states(name):

@@ -29,7 +29,7 @@ class PlainLayers(TorchFunctionMode):
         if func is torch._weight_norm:
             direction, length, dim = args
             return direction * (length / torch.norm_except_dim(direction, 2, dim))
-        if func in _LOSSES and len(args) == 2 and not any(kwargs.get(name) for name in _RARE):
+        if func in _LOSSES and len(args) == 2 and all(kwargs.get(name) is None for name in _RARE):
             reduction = _REDUCTIONS.index(kwargs.get("reduction", "mean"))
             return _LOSSES[func](*args, reduction, *[kwargs[name] for name in ("delta",) if name in kwargs])
         if kwargs or func not in _RECURRENT:  # PyTorch's modules pass no keyword arguments
