@@ -272,6 +272,17 @@ def test_wrong_certainties_that_rounding_does_not_explain_are_named_without_it()
     assert decisions.p_value is None
 
 
+def test_certain_votes_among_many_classes_are_not_called_rounded():
+    """One of 25 is wrong, but a 1 that is rounded stands for at least 0.995, however many classes have the rest."""
+    probs, labels = np.eye(10)[np.zeros(1000, int)], np.where(np.arange(1000) % 25, 0, 5)
+    probs[:100, :2], labels[:100] = [0.6, 0.4], np.arange(100) % 5 > 2
+    report = evaluate(probs, labels, input="probs")
+    certain = report.given.diagnosis.certain
+    assert (certain.refuted, certain.rounding) == (36, False)
+    assert certain.p_value > 0.05
+    assert report.verdict.regime == "overconfident"
+
+
 def test_rows_of_weight_zero_refute_nothing():
     p, labels = np.array([0.0, 0.5, 0.5, 0.5]), np.array([1, 0, 1, 1])
     for classes in (1, 2):
@@ -280,6 +291,8 @@ def test_rows_of_weight_zero_refute_nothing():
         weighted = metrics.diagnose(probs, labels, sample_weight=[0, 1, 1, 1], task=task)
         assert weighted.certain is None
         assert metrics.diagnose(probs, labels, task=task).certain.refuted == 1
+        alone = metrics.diagnose(probs, labels, sample_weight=[1, 0, 0, 0], task=task)
+        assert alone.certain.p_value is None
 
 
 def test_a_class_of_several_that_fails_by_rounding_is_called_so():

@@ -246,11 +246,13 @@ def _find_certain(sample: Sample, events: Events, together: int) -> CertainClaim
             claims += int(((probs <= 0) | (probs >= 1)).sum())
             refuted += int(np.where(labels == 1, probs <= 0, probs >= 1).sum())
         else:
-            claims += int((probs <= 0).sum())
+            # Rows sum to 1: what others lose to 0 is at most what the remaining ones gain, each by the same bound.
+            zeros = (probs <= 0).sum(axis=1)
+            claims += int(np.minimum(zeros, probs.shape[1] - zeros).sum())
             refuted += int((probs[np.arange(len(labels)), labels] <= 0).sum())
     if not refuted:
         return None
-    left = (events.confidence > 0) & (events.confidence < 1)
+    left = (events.confidence > 0) & (events.confidence < 1) & (events.scale > 0)
     p_value = None
     if left.any():
         weights = None if events.weights is None else events.weights[left]
