@@ -119,6 +119,15 @@ def test_three_times_too_high_is_not_slightly_too_high():
         report = evaluate(np.full(20_000, predicted), labels, input="probs")
         assert report.given.measures["ece"].value < 0.01
         assert words in report.verdict.sentences[0]
+        turned = evaluate(np.full(20_000, 1 - predicted), ~labels, input="probs")  # y = 0 is the rarer one
+        assert words.replace("high", "low") in turned.verdict.sentences[0]
+
+
+@pytest.mark.parametrize(("predicted", "positives"), [(1e-5, 100), (0.004, 0)])
+def test_a_hundred_times_too_low_or_too_high_is_not_slightly_so(predicted, positives):
+    report = evaluate(np.full(20_000, predicted), np.arange(20_000) < positives, input="probs")
+    side = "low" if positives else "high"
+    assert report.verdict.sentences[0] == f"The probabilities of class 1 are too {side}."
 
 
 def test_a_class_that_stays_too_rare_after_calibration_is_named():

@@ -73,7 +73,7 @@ def _find_regime(given: Method, found: Diagnosis, class_names: Sequence[str], sa
         return "miscalibrated", f"{what}, but the others show no sign of miscalibration"
     ece = given.measures["ece"].value
     binary = len(class_names) == 2
-    slightly = "slightly " if ece < _SLIGHT and not (binary and _find_factor(found) > _SLIGHT_FACTOR) else ""
+    slightly = "slightly " if ece < _SLIGHT and not (binary and _is_far_for_rarer(found)) else ""
     if binary:
         return _find_binary_regime(found, call_class(class_names[1]), ece, slightly)
     if found.failed("confidence") is None and found.failed("bins") is None:
@@ -118,6 +118,13 @@ def is_rare(found: Diagnosis) -> bool:
     """Whether y = 1, or y = 0, is rare and could be twice as frequent as predicted and go unseen."""
     rarer = min(found.predicted, 1 - found.predicted)
     return rarer <= _RARE and _NOISE * found.detectable_frequency > rarer
+
+
+def _is_far_for_rarer(found: Diagnosis) -> bool:
+    """Whether the frequency of y = 1, or of y = 0 if that is rarer, is off by a large factor."""
+    shares = found.predicted, found.observed
+    small, large = sorted(shares if sum(shares) <= 1 else (1 - share for share in shares))
+    return large > _SLIGHT_FACTOR * max(small, _LEAST_FOR_FACTOR)
 
 
 def _find_rarer(found: Diagnosis, class_names: Sequence[str]) -> tuple[str, float]:
@@ -215,14 +222,10 @@ def _say_frequency(gap: ClassGap, class_names: Sequence[str]) -> str:
 
 
 def _say_factor(found: Diagnosis) -> str:
-    factor = _find_factor(found)
-    return f" ({factor:.1f} times)" if factor >= _LEAST_FACTOR else ""
-
-
-def _find_factor(found: Diagnosis) -> float:
-    """Find by which factor the mean is off, if it is small; 1 if a factor tells nothing."""
+    """Say by which factor the mean is off, if it is small."""
     small, large = sorted((found.predicted, found.observed))
-    return large / small if small >= _LEAST_FOR_FACTOR and large < 0.1 else 1.0
+    tells = small >= _LEAST_FOR_FACTOR and large < 0.1 and large / small >= _LEAST_FACTOR
+    return f" ({large / small:.1f} times)" if tells else ""
 
 
 def _are_few(classes: Sequence[ClassGap], found: Diagnosis, among: int) -> bool:
