@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -94,7 +95,23 @@ def test_the_class_that_is_too_rare_is_the_rarer_one():
     labels = np.arange(1000) > 9  # 10 times y = 0
     report = evaluate(np.full(1000, 0.99), labels.astype(int), input="probs")
     assert "but class 0 is too rare for 1,000 samples" in report.verdict.sentences[0]
-    assert report.verdict.sentences[-1] == "Class 0 could be 2.5 times as frequent as predicted and go unnoticed."
+    assert report.verdict.sentences[-1] == "Class 0 could be 2.6 times as frequent as predicted and go unnoticed."
+
+
+@pytest.mark.parametrize(("samples", "predicted"), [(100, 0.01), (500, 0.01), (1000, 0.001), (30_000, 0.0001)])
+def test_a_rare_class_is_rarely_more_frequent_than_stated_and_unnoticed(samples, predicted):
+    probs, count = np.full(samples, predicted), round(samples * predicted)
+    unnoticed = evaluate(probs, np.arange(samples) < count, input="probs")
+    (stated,) = re.findall(r"could be (\d+\.\d) times", unnoticed.verdict.sentences[-1])
+    while metrics.diagnose(probs, np.arange(samples) < count + 1, task="binary").p_value > 0.05:
+        count += 1
+    assert 0.03 < stats.binom.cdf(count, samples, float(stated) * predicted) < 0.1
+
+
+def test_a_factor_above_10_is_not_stated():
+    report = evaluate(np.full(300, 0.001), np.zeros(300, int), input="probs")
+    last = "Class 1 could be more than 10 times as frequent as predicted and go unnoticed."
+    assert report.verdict.sentences[-1] == last
 
 
 def test_trust_in_a_rare_class_would_have_noticed_twice_its_frequency():
@@ -138,7 +155,7 @@ def test_a_class_that_stays_too_rare_after_calibration_is_named():
     report = calibrate(scores, labels, input="probs", method="temperature").report(scores, labels)
     last = report.verdict.sentences[-1]
     assert last.startswith("After it, no sign of miscalibration is left")
-    assert last.endswith("but class 1 could be 2.4 times as frequent as predicted and go unnoticed.")
+    assert last.endswith("but class 1 could be 2.5 times as frequent as predicted and go unnoticed.")
 
 
 def test_percentages_have_as_many_digits_as_tell_them_apart():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from refocal.metrics.diagnosis import FALSE_ALARM, POWER, ClassGap, Diagnosis, RangeGap
@@ -15,7 +16,8 @@ _LEAST_FOR_FACTOR = 1e-4  # of a smaller probability, a factor tells nothing
 _LEAST_FACTOR = 1.15  # points tell a smaller one better: rounded, it would be 1.0 or 1.1
 _SLIGHT_FACTOR = 1.5  # a probability that is off by a larger one is not slightly off
 _RARE = 0.1  # a class that is predicted more often is not called rare
-_NOISE = 1.18  # twice as many cases have more noise, which hides an error that is larger than the stated one by this
+_NOISE = 0.435  # of a stated error: the part that grows with the noise of more cases, by the root of their number
+_LARGEST_FACTOR = 10  # that is stated
 _LITTLE = 0.01  # gain of NLL
 _NAMED = 3  # classes that a sentence names
 _MOST_DIGITS = 4
@@ -117,7 +119,21 @@ def fails_by_rounding(found: Diagnosis) -> bool:
 def is_rare(found: Diagnosis) -> bool:
     """Whether y = 1, or y = 0, is rare and could be twice as frequent as predicted and go unseen."""
     rarer = min(found.predicted, 1 - found.predicted)
-    return rarer <= _RARE and _NOISE * found.detectable_frequency > rarer
+    return rarer <= _RARE and _find_unseen_factor(found, rarer) > 2
+
+
+def _find_unseen_factor(found: Diagnosis, predicted: float) -> float:
+    """Find how many times as frequent as predicted a rare class could be and go unseen.
+
+    It is the largest x for which the error (x - 1) predicted is at most the detectable one, whose noise is that of x
+    times as many cases.
+    """
+    if not predicted:
+        return math.inf
+    error = found.detectable_frequency / predicted
+    half = _NOISE * error / 2
+    root = half + math.sqrt(half * half + 1 + (1 - _NOISE) * error)
+    return root * root
 
 
 def _is_far_for_rarer(found: Diagnosis) -> bool:
@@ -274,8 +290,9 @@ def _say_unseen(found: Diagnosis, class_names: Sequence[str]) -> str:
     rarer, predicted = _find_rarer(found, class_names)
     more = "far more frequent than"
     if predicted >= _LEAST_FOR_FACTOR:
-        factor = 1 + _NOISE * found.detectable_frequency / predicted
-        more = f"{factor:.{1 if factor < 10 else 0}f} times as frequent as"
+        factor = _find_unseen_factor(found, predicted)
+        times = f"{factor:.1f}" if factor < _LARGEST_FACTOR else f"more than {_LARGEST_FACTOR}"
+        more = f"{times} times as frequent as"
     return f"{rarer} could be {more} predicted and go unnoticed"
 
 
