@@ -62,6 +62,14 @@ def test_labels_with_decimal_commas_are_numbers(tmp_path):
     assert found.labels.tolist() == [10, 2, 1]
 
 
+def test_answers_with_decimal_commas_are_0_or_1(tmp_path):
+    text = "prob_a;prob_b;label_a;label_b\n0,5;0,25;1,0;0,0\n1;0,75;0,0;1,0\n"
+    (path := tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    guesses = "columns are separated by semicolons; numbers have decimal commas"
+    found = read(path, guesses, task="multilabel")
+    assert (found.scores.tolist(), found.labels.tolist()) == ([[0.5, 0.25], [1, 0.75]], [[1, 0], [0, 1]])
+
+
 def test_other_columns_keep_their_decimal_commas(tmp_path):
     text = "prob_1;weight;bill\n0,5;0,25;9,99\n1;2;1.000,5\n"
     (path := tmp_path / "a.csv").write_text(text, encoding="utf-8")

@@ -119,10 +119,10 @@ def _batches(text: CsvText, wanted: list[str], types: dict[str, Any]) -> Iterato
         if batch is None:
             return
         if batch.num_rows:
-            label = text.columns.label
-            if text.point == "," and label in wanted:
-                words = pc.replace_substring_regex(batch.column(label), _WHOLE_WITH_COMMA, r"\1.\2")
-                batch = _set(batch, label, words)
+            for label in (text.columns.label, *text.columns.answers):
+                if text.point == "," and label in wanted:
+                    words = pc.replace_substring_regex(batch.column(label), _WHOLE_WITH_COMMA, r"\1.\2")
+                    batch = _set(batch, label, words)
             yield batch, place
             place = replace(place, first_row=place.first_row + batch.num_rows)
 
