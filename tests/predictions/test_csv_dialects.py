@@ -6,6 +6,7 @@ import pytest
 from test_real_files import LABELS, PROBS, read
 
 from refocal.predictions import ColumnChoice, Predictions, PredictionsError, PredictionsWarning
+from refocal.predictions.errors import NoRowsError
 
 ROWS = "".join(f"{p},{q},{label}\n" for (p, q), label in zip(PROBS, LABELS, strict=True))
 
@@ -111,7 +112,18 @@ def test_spaces_around_names_are_shown(tmp_path):
         Predictions.read(path, columns=ColumnChoice(label="label"))
 
 
-@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n\r\n\r\n", "\n" * 10_000])
+ENDS = ["", "\n", "\n\n", "\r\n\r\n\r\n", "\n" * 10_000]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_a_header_alone_has_no_rows(tmp_path, start, end):
+    (path := tmp_path / "a.csv").write_bytes(f"{start}prob_1,label{end}".encode())
+    with pytest.raises(NoRowsError, match=r"a\.csv: there are no rows"):
+        Predictions.read(path)
+
+
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("header", ["prob_0,prob_1,label", "prob_0,prob_1,label,note"])
 def test_empty_lines_at_the_end(tmp_path, end, header):
     rows = ROWS if "note" not in header else ROWS.replace("\n", ',"a\n\nb"\n')

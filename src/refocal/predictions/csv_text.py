@@ -80,7 +80,8 @@ def open_text(path: Path, choice: ColumnChoice) -> Iterator[CsvText]:
     place.check_regular()
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
-        line = _decode(re.split(rb"[\r\n]", first.removeprefix(codecs.BOM_UTF8), maxsplit=1)[0], place)
+        head = re.split(rb"[\r\n]", first, maxsplit=1)[0]
+        line = _decode(head.removeprefix(codecs.BOM_UTF8), place)
         with place.parsing("the header"):
             separator, names = _parse_header(line)
         if not names:
@@ -106,7 +107,7 @@ def open_text(path: Path, choice: ColumnChoice) -> Iterator[CsvText]:
         # a block must hold a row: numbers are not much longer than their names, and lists have about the same length
         block_size = max(BLOCK_BYTES, 4 * len(first), 4 * len(second))
         point = "." if separator == "," else _find_point(second, file, separator, names, columns)
-        yield CsvText(_trim(file), separator, point, names, columns, place, sample, len(second), block_size)
+        yield CsvText(_trim(file, head), separator, point, names, columns, place, sample, len(second), block_size)
 
 
 def _decode(line: bytes, place: Place) -> str:
@@ -152,8 +153,8 @@ def _find_point(line: bytes, file: BinaryIO, separator: str, names: list[str], c
     return "."
 
 
-def _trim(file: BinaryIO) -> BinaryIO:
-    """Return a file at its beginning, without empty lines at the end."""
+def _trim(file: BinaryIO, head: bytes) -> BinaryIO:
+    """Return a file at its beginning, without empty lines at the end. A header alone is a line, as pyarrow needs it."""
     size = end = file.seek(0, io.SEEK_END)
     left = b""
     while end and not left:
@@ -161,6 +162,8 @@ def _trim(file: BinaryIO) -> BinaryIO:
         file.seek(start)
         left = file.read(end - start).rstrip(_BREAKS)
         end = start + len(left)
+    if end <= len(head):
+        return io.BytesIO(head + b"\n")
     file.seek(end)
     is_plain = size - end <= len(_BREAKS) and file.read() in (b"", b"\r", b"\n", _BREAKS)
     file.seek(0)
