@@ -139,6 +139,8 @@ def test_classes_in_another_order_than_those_of_the_classifier_are_rejected():
     for model in (ready, unfitted):
         with pytest.raises(ValueError, match=message):
             model.predict(X)
+    with pytest.raises(ValueError, match=r"\[0, 1\], got \[1.0, 0.0\]"):
+        Calibrated(LogisticRegression(), TemperatureScaling(classes=[1.0, 0.0]), cv=3).fit(X, DIGITS % 2)
     renamed = Calibrated(fitted, TemperatureScaling(classes=["c", "d", "e"]))
     predicted = renamed.fit(X[120:], [name[0] for name in names[120:]]).predict(X)
     assert predicted.tolist() == [name[0] for name in fitted.predict(X)]
