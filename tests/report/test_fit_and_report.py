@@ -69,6 +69,23 @@ def test_a_probability_of_zero_that_came_true_has_infinite_nll(tmp_path, columns
     assert np.isfinite(right.given.measures["nll"].value)
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_log_odds_of_two_classes_count_alike_on_both_sides(tmp_path, columns, wrong):
+    """A score of 40 is P(y = 1) = 1 - 4e-18, which is 1 in float64; -40 is 4e-18."""
+    scores, labels = np.array([40.0, -40.0, 1.0, -1.0] * 5), np.array([1, 0, 1, 0] * 5)
+    labels[wrong] = wrong
+    rows = scores if columns == 1 else np.column_stack([0 * scores, scores])
+    report = evaluate(rows, labels, input="logits")
+    expected = metrics.nll(scores, labels, input="logits", task="binary")
+    assert report.given.measures["nll"].value == pytest.approx(expected, rel=1e-12)
+    assert expected > 2
+    assert report.given.diagnosis.certain is None
+    Predictions(rows, input="logits", labels=labels).write(tmp_path / "test.npz")
+    streamed = scale.evaluate([str(tmp_path / "test.npz")])
+    assert streamed.given.measures["nll"].value == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("sharpness", "regime"), [(0.5, "underconfident"), (1.0, "calibrated"), (2.5, "overconfident")]
 )

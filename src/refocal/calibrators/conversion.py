@@ -76,6 +76,11 @@ def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np
     return posterior_from_logits(logits, gamma=0.0, log=log)
 
 
+def claim_second_class(probs: np.ndarray) -> np.ndarray:
+    """Take P(y = 1) from probabilities of two classes (N, 2): below 1 unless P(y = 0) is 0, although 1 may be nearer."""
+    return np.where(probs[:, 0] > 0, np.minimum(probs[:, 1], np.nextafter(1.0, 0.0)), probs[:, 1])
+
+
 def _complete_probs(probs: np.ndarray, *, log: bool) -> np.ndarray:
     """Add the first of two classes to a single column, and divide other rows by their sums; a 0 stays 0."""
     whole = np.hstack([1 - probs, probs]) if probs.shape[1] == 1 else probs / probs.sum(axis=1, keepdims=True)

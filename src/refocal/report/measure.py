@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from refocal import _check, _image_checks, metrics
 from refocal._containers import check_order, column_names, encode_labels, float_limits, to_array, to_numpy
+from refocal.calibrators.conversion import claim_second_class
 from refocal.metrics.defaults import RESAMPLES
 from refocal.report.record import Change, Diagram, Estimate, Method, freeze
 
@@ -139,18 +140,20 @@ def measure_method(
         named: Its name, title, parameters and roles.
     """
     binary = probs.shape[1] == 2
-    claims = probs[:, 1] if binary else probs
+    claims = claim_second_class(probs) if binary else probs
     settings: dict[str, Any] = {"sample_weight": data.sample_weight, "task": "binary" if binary else "multiclass"}
     resamples = RESAMPLES if among is None else _CLASS_RESAMPLES
     histogram = np.histogram(claims if binary else probs.max(axis=1), bins=_HISTOGRAM_BINS, range=(0.0, 1.0))[0]
     diagnosis = metrics.diagnose(claims, data.labels, among=among or 1, **settings)
-    wanted: list[Callable[..., float]] = [metrics.nll, metrics.brier, metrics.ece]
+    wanted: list[Callable[..., float]] = [metrics.brier, metrics.ece]
     if among is None:
         wanted.append(metrics.adaptive_ece)
     if shown and not binary and probs.shape[1] <= _CLASSES_FOR_CLASSWISE:
         wanted.append(metrics.classwise_ece)
     wanted.append(metrics.error)
-    measures = {}
+    # from both columns: 1 - p has fewer digits than the probability of the first of two classes
+    nll = metrics.interval(metrics.nll, probs, data.labels, sample_weight=data.sample_weight)
+    measures = {"nll": Estimate(*nll)}
     for measure in wanted:
         estimate = Estimate(*metrics.interval(measure, claims, data.labels, **settings))
         measures[measure.__name__] = estimate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from refocal import _check
 from refocal._check import Input
-from refocal.calibrators.conversion import scores_to_probs
+from refocal.calibrators.conversion import claim_second_class, scores_to_probs
 from refocal.metrics import CalibrationAccumulator, CalibrationSummary
 from refocal.predictions import ColumnChoice
 from refocal.report.record import Report
@@ -170,8 +170,12 @@ def _accumulate(block: Block, input: Input, calibrator: Calibrator | None) -> Ca
     scores, labels, sample_weight = block
     if scores.ndim == 1 or scores.shape[1] <= 2:  # a binary task, which is about P(y = 1)
         accumulator = CalibrationAccumulator(task="binary")
-        probs = scores_to_probs(scores, input=input) if calibrator is None else calibrator.predict_proba(scores)
-        accumulator.update(probs[:, 1], labels, sample_weight=sample_weight)
+        if calibrator is None and input == "logits":
+            log_probs = scores_to_probs(scores, input=input, log=True)
+            accumulator.update(log_probs[:, 1] - log_probs[:, 0], labels, input=input, sample_weight=sample_weight)
+        else:
+            probs = scores_to_probs(scores, input=input) if calibrator is None else calibrator.predict_proba(scores)
+            accumulator.update(claim_second_class(probs), labels, sample_weight=sample_weight)
         return accumulator
     accumulator = CalibrationAccumulator()
     if calibrator is None:
