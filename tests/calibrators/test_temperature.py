@@ -93,6 +93,16 @@ def test_a_scale_of_logits_is_undone_and_a_shift_does_nothing():
     assert TemperatureScaling().fit(logits + shift, labels).temperature_ == pytest.approx(plain.temperature_, rel=1e-7)
 
 
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e20, 1e30])
+def test_float32_logits_of_any_size_are_fitted(scale):
+    logits, labels = draw_calibrated(500, 4)
+    scaled = (scale * logits).astype(np.float32)
+    for calibrator in (TemperatureScaling(), FocalTemperatureScaling()):
+        found = calibrator.fit(scaled, labels).predict_log_proba(scaled)
+        expected = calibrator.fit(scaled.astype(np.float64), labels).predict_log_proba(scaled)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_two_classes_in_closed_form():
     # One logit gap g that is right in a share r of the cases: log-odds g / T = log(r / (1 - r)).
     logits = np.tile([[5.0, 0.0]], (10, 1))

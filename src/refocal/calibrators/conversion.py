@@ -39,13 +39,22 @@ def scores_to_logits(scores: np.ndarray, *, input: Input, limits: Any = None) ->
         limits: The `float_limits` of the scores as given; None for those of the array.
 
     Returns:
-        Logits (N, K). Float32 logits stay float32; everything else becomes float64.
+        Logits (N, K). Float32 logits of usual size stay float32; everything else becomes float64.
     """
     probs = input == "probs"
     least, gap = probability_edges(np.finfo(scores.dtype) if limits is None else limits)
-    wide = scores if scores.dtype == np.float32 and not probs else scores.astype(np.float64, copy=False)
+    wide = scores if not probs and _fit_float32(scores) else scores.astype(np.float64, copy=False)
     logits: np.ndarray = to_logits(wide, probs=probs, least=least, gap=gap, xp=namespace(wide))
     return logits
+
+
+def _fit_float32(logits: np.ndarray) -> bool:
+    """Whether float32 has room for these logits, their temperature, and the squares of both."""
+    if logits.dtype != np.float32:
+        return False
+    finite = np.isfinite(logits)
+    size = max(logits.max(where=finite, initial=0.0), -logits.min(where=finite, initial=0.0))
+    return bool(1e-12 < size < 1e12 or size == 0)
 
 
 def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np.ndarray:
