@@ -45,6 +45,8 @@ DISPUTES = {
     "003-text-80": "holds",
     "002-text-temperatures": "holds in part",
     "002-text-table-7": "holds in part",
+    "002-networks-s99": "not reproduced",
+    "003-networks-choice": "reproduced in part",
     "003-fit-2": "holds in part",
     "003-fit-3": "holds in part",
     "003-fit-4": "not reproduced",

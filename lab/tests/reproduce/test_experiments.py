@@ -167,6 +167,9 @@ def test_the_readme_counts_the_numbers_beside_the_papers():
     assert f"Mukhoti et al. have {len(theirs):,} numbers. Of these, {len(ours)} have ours beside them" in readme
     larger = ours.count("CIFAR-100, ResNet-50")
     assert f"beside them: {own} for ResNet-50 on CIFAR-10, {larger} for ResNet-50 on CIFAR-100, and the rest" in readme
+    texts = {ours.count("20 Newsgroups, Global Pooling CNN"), ours.count("SST Binary, Tree LSTM")}
+    assert texts == {(len(ours) - own - larger) // 2}
+    assert f"and the rest, {min(texts)} each, for 20 Newsgroups and SST" in readme
 
     temperatures = [cell.startswith(NO_ENTRY) for _, cell in theirs if "(" in cell.partition("[")[2]]
     assert f"tables also print {len(temperatures)} temperatures; {temperatures.count(False)} have ours" in readme

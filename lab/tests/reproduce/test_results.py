@@ -151,6 +151,16 @@ def test_the_gallery_tells_other_settings_from_contradictions(spec, tmp_path):
     assert "| 5 | yes, other data |" in shown(5.0, "data")
 
 
+def test_a_setting_that_the_paper_leaves_open_is_not_a_contradiction(spec, tmp_path):
+    published = (replace(spec.published[0], value=9.0, unstated="range of γ"),)
+    left_open = replace(spec, published=published)
+    found = {left_open.id: make(left_open, tmp_path).result}
+    shown = reproduce.render_gallery({left_open.id: left_open}, found, figures="results")
+    assert "| 5 | no, range of γ not stated |" in shown
+    assert "| Charoenphakdee et al. (2021) | 1 | 0 | 0 | 0 | 1 | 0 |" in shown
+    assert result_files.load(tmp_path, left_open, "small").published[0].unstated == "range of γ"
+
+
 def test_a_result_without_a_time(spec, tmp_path):
     result = replace(make(spec, tmp_path).result, seconds=None)
     result_files.update(tmp_path, spec, result)

@@ -110,6 +110,9 @@ def test_a_number_differs_as_its_figure_unless_it_says_otherwise(write):
     spec = read_spec(write(other))
     assert spec.differs == spec.published[0].differs == ("network", "schedule")
     assert read_spec(write(other + "differs = []\n")).published[0].differs == ()
+    left_open = GOOD.replace('kind = "bounds"', 'kind = "bounds"\nunstated = "schedule"')
+    assert read_spec(write(left_open)).published[0].unstated == "schedule"
+    assert read_spec(write(left_open + 'unstated = ""\n')).published[0].unstated == ""
 
 
 def test_specs_come_in_order(write, tmp_path):

@@ -37,7 +37,8 @@ def write(folder, *, seeds=3, gammas=ECE):
                 entry("trained", 99.0, 99.0, matrix="ggn"),
             ]
             loss = {"loss": "focal", "gamma": gamma} if gamma else {}
-            known = {"data": "cifar10", "ece": ECE[gamma] + seed / 1000, "curvature": measured}
+            ece = ECE[gamma] + seed / 1000
+            known = {"data": "cifar10", "ece": ece, "val_ece": 2 * ece, "curvature": measured}
             add(folder, name, seed=seed, val=20, test=20, **loss, **known)
             add_history(folder, name, epochs=1)
     return folder
@@ -77,11 +78,14 @@ def test_the_cubic(tmp_path):
     spec, found = computed(3, write(tmp_path))
     values = found.values
     traces = np.repeat([50 - 10 * gamma for gamma in ECE], 3)
-    eces = np.array([value + seed / 1000 for value in ECE.values() for seed in range(3)])
+    eces = 2 * np.array([value + seed / 1000 for value in ECE.values() for seed in range(3)])  # of the validation part
     rest = eces - np.polyval(np.polyfit(traces, eces, 3), traces)
     share = 1 - rest.var() / eces.var()
     assert values[f"share_of_variance_explained({NAME}, trained)"] == pytest.approx(share)
     assert values[f"least_is_inside({NAME}, trained)"] == 1
+    assert np.polyval(found.curves["found"][f"{NAME}, trained"]["cubic_in_trace"], 30) == pytest.approx(
+        np.polyval(np.polyfit(traces, eces, 3), 30)
+    )
     assert 30 < values[f"trace_at_least_ece({NAME}, trained)"] < 40
     assert values[f"rank_correlation_of_trace_and_gamma({NAME}, trained)"] == pytest.approx(-1)
     assert values[f"rank_correlation_of_trace_and_gamma({NAME}, cross_entropy)"] == pytest.approx(1)
@@ -122,7 +126,8 @@ def test_cards_without_curvature(tmp_path, number):
     words = "λmax" if number == 2 else "trace"
     not_measured = [*["not measured"] * 4, "no entry", "no entry"]
     assert (("CIFAR-10, ResNet-20", f"{words}, training loss", *not_measured)) in found.table
-    assert any(row[1] == "ECE, %" and row[2] == "4.00" for row in found.table)
+    ece = {2: "4.00", 3: "8.00"}[number]  # of the test part, and of the validation part
+    assert any(row[1] == "ECE, %" and row[2] == ece for row in found.table)
 
 
 def test_ece_needs_no_curvature(tmp_path):

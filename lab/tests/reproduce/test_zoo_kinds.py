@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from made_zoo import add, add_history, parts, write_zoo
 from refocal import metrics, posterior_from_logits
-from refocal.calibrators import FocalTemperatureScaling, TemperatureScaling
+from refocal.calibrators import TemperatureScaling
 from refocal_lab import cli, reproduce
 from refocal_lab.reproduce import Context, result_files, style
 from refocal_lab.reproduce.computation import NO_ENTRY, Numbers
-from refocal_lab.reproduce.kinds import zoo_focal_scaling, zoo_gradient, zoo_product
+from refocal_lab.reproduce.kinds import zoo_gradient, zoo_product
 from refocal_lab.zoo.measures import LogitPart
 from zoo_experiments import EXPERIMENTS, SPECS, computed
 
@@ -180,40 +180,6 @@ def test_label_smoothing_is_its_own_paradigm(tmp_path):
     found = computed("001-fig-6", tmp_path)
     assert "best gamma raw(cifar10 resnet20, label-smoothing)" in found.values
     assert "best gamma raw(cifar10 resnet20, ts-fl)" in found.absent
-
-
-def test_focal_temperature_scaling(networks):
-    found = computed("003-table-1", networks)
-    trial = next(item for item in found.curves["networks"] if item["loss"] == "focal 2")["trials"][1]
-    (val, val_labels), (logits, labels) = parts(networks, "g2-s1")
-    grid = np.arange(1, 11) / 2
-    fitted = FocalTemperatureScaling(objective="adaptive_ece", search="grid", temperature_grid=grid)
-    probs = fitted.fit(val, val_labels).predict_proba(logits)
-    assert trial["fts, adaptive_ece"]["adaptive_ece"] == pytest.approx(metrics.adaptive_ece(probs, labels, bins=15))
-    assert trial["fts, adaptive_ece"]["gamma"] == fitted.gamma_
-    every = [trial for item in found.curves["networks"] for trial in item["trials"]]
-    old, new = (np.mean([trial[key]["adaptive_ece"] for trial in every]) for key in ("fts, nll", "fts, adaptive_ece"))
-    gain = pytest.approx(100 * (1 - new / old))
-    assert found.values["gain in ECE by choosing by ECE(fts)"] == gain  # these networks share a data set
-    assert found.values["gain in ECE by choosing by ECE(fts), cifar10"] == gain
-    rows = {row[:3]: row[3:] for row in found.table}
-    published = ("95.0", "0.17", "2.20", "0.71", "2.36", "1")
-    expected = tuple(f"no entry [{number}]" for number in published)
-    assert rows["CIFAR-10, ResNet-50", "cross-entropy", "focal TS"] == expected
-
-
-def test_gains_are_averaged_over_the_data_sets():
-    def trial(nll, ece):
-        keys = [f"{method}, {criterion}" for method in ("ts", "fts") for criterion in ("nll", "adaptive_ece")]
-        return {key: {"nll": nll, "adaptive_ece": ece if key == "fts, adaptive_ece" else 1.0} for key in keys}
-
-    by_data = {"cifar10": [trial(1.0, 0.5)] * 9, "cifar100": [trial(1.0, 1.1)], "tiny-imagenet": []}
-    values, absent = zoo_focal_scaling._gains(by_data)
-    name = "gain in ECE by choosing by ECE(fts)"
-    assert len(absent) == 6
-    assert f"{name}, tiny-imagenet" in absent
-    assert (values[f"{name}, cifar10"], values[f"{name}, cifar100"]) == pytest.approx((50, -10))
-    assert values[name] == pytest.approx(20)
 
 
 def test_the_product_of_temperatures(networks):

@@ -122,15 +122,15 @@ def test_damaged_treebanks(tmp_path):
 
 @pytest.mark.parametrize("door", ["20news-bydate.tar.gz", "20news-bydate.tar.xz", "folder"])
 @pytest.mark.parametrize("by_date", [True, False])
-@pytest.mark.parametrize("stripped", [True, False])
-def test_newsgroups(tmp_path, door, by_date, stripped):
+@pytest.mark.parametrize("left_out", ["nothing", "headers", "headers, quotes and signatures"])
+def test_newsgroups(tmp_path, door, by_date, left_out):
     files, groups = texts.messages()
     shuffled = dict(sorted(files.items(), key=lambda item: hash(item[0])))
     if door == "folder":
         texts.write(tmp_path, shuffled)
     else:
         texts.write(tmp_path / "newsgroups20", {door: texts.archive(shuffled, f"w:{door[-2:]}")})
-    found = load(groups.spec(by_date=by_date, stripped=stripped), tmp_path)
+    found = load(groups.spec(by_date=by_date, left_out=left_out), tmp_path)
     assert found.kind == "documents"
     assert found.classes == ("rec.autos", "sci.space")
     parts = found.train, found.val, found.test
@@ -145,18 +145,23 @@ def test_newsgroups(tmp_path, door, by_date, stripped):
             assert order[place].split("/")[1] == found.classes[part.labels[row]]
     words = set(found.vocabulary)
     assert {"engine", "orbit"} <= words
-    assert {"signed", "quoted", "subject", "from"} & words == (
-        set() if stripped else {"signed", "quoted", "subject", "from"}
+    kept = {"signed", "quoted", "subject", "from", "naïve"} & words
+    assert (
+        kept
+        == {
+            "nothing": {"signed", "quoted", "subject", "from", "naïve"},
+            "headers": {"signed", "quoted"},
+            "headers, quotes and signatures": set(),
+        }[left_out]
     )
-    assert ("left out" if stripped else "whole") in found.source
-    assert "naïve" in words or stripped
+    assert ("messages whole" if left_out == "nothing" else f"{left_out} left out") in found.source
     lengths = np.concatenate([np.diff(part.inputs.starts) for part in parts])
     assert (lengths == 0).sum() == 2  # a message without words stays, with its label
 
 
 def test_newsgroups_in_lines_joined_by_tabs(tmp_path):
     files, groups = texts.messages()
-    spec = groups.spec(by_date=True, stripped=True)
+    spec = groups.spec(by_date=True, left_out="headers, quotes and signatures")
     texts.write(tmp_path / "a", files)
     texts.write(tmp_path / "b", {name: content.replace(b"\n", b"\t") + b"\n" for name, content in files.items()})
     one, other = (load(spec, tmp_path / name) for name in "ab")
@@ -165,7 +170,7 @@ def test_newsgroups_in_lines_joined_by_tabs(tmp_path):
 
 def test_damaged_newsgroups(tmp_path):
     files, groups = texts.messages()
-    spec = groups.spec(by_date=True, stripped=False)
+    spec = groups.spec(by_date=True)
     texts.write(tmp_path, dict(list(files.items())[1:]))
     with pytest.raises(DataError, match=r"has 39 \+ 20 messages, the published edition 40 \+ 20"):
         load(spec, tmp_path)
@@ -209,7 +214,7 @@ def test_what_unpacks_to_any_size_is_refused_before_it_does(tmp_path, monkeypatc
 
 
 def test_proportions_are_those_of_002():
-    random, by_date = (NEWSGROUPS20.spec(by_date=each, stripped=False) for each in (False, True))
+    random, by_date = (NEWSGROUPS20.spec(by_date=each) for each in (False, True))
     assert NEWSGROUPS20._drawn_test() == 3_769
     assert random.held_out == 848
     assert by_date.held_out == 636

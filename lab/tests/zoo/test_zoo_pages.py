@@ -31,6 +31,14 @@ def test_the_command_on_every_card_gives_its_recipe():
         assert build_recipes(options) == [parse_recipe(card["recipe"])], entry.card.name
 
 
+def test_no_two_plans_train_a_network_of_the_same_name():
+    plans = sorted((REPOSITORY / "zoo").glob("*.toml"))
+    recipes = [each for plan in plans for each in build_recipes(build_parser().parse_args(["train", str(plan)]))]
+    names = [recipe.name for recipe in recipes]
+    assert len(set(names)) == len(names)
+    assert {entry.card.name for entry in zoo.entries(REPOSITORY / "zoo")} <= set(names)
+
+
 def test_the_zoo_is_small():
     files = (path for path in (REPOSITORY / "zoo").rglob("*") if path.is_file())
     assert sum(path.stat().st_size for path in files) < 110e6

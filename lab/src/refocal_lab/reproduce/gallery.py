@@ -27,7 +27,8 @@ writes this page from the stored results.
 digit, or one unit after ≈, "about" or "around"; if the paper has only words, the tolerance is our reading of them. A
 bold **no** is a difference from the paper in its own setting. "Other network", "other data" and "other schedule" mean
 that ours is not the paper's: such a "no" does not contradict the paper, and such a "yes" supports its conclusion for
-our setting only.
+our setting only. "Not stated" means that the paper leaves a part of its setting open, so ours may be another; such
+numbers count as those of another setting.
 
 Figures of trained networks are computed from the logits and training histories in [`zoo/`](../zoo), and are recomputed
 when the zoo changes. "No entry" means that the zoo lacks the network, or a measurement that the number needs. In the
@@ -78,7 +79,7 @@ def _render_counts(specs: Mapping[str, Spec], found: Mapping[str, StoredResult])
     ]
     for paper in dict.fromkeys(spec.paper for spec in specs.values()):
         items = [item for name, result in found.items() if specs[name].paper == paper for item in result.published]
-        counts = Counter((item.within, item.within is not None and bool(item.differs)) for item in items)
+        counts = Counter((item.within, item.within is not None and not item.own_setting) for item in items)
         keys = [(True, False), (False, False), (True, True), (False, True), (None, False)]
         rows.append((_citation(paper), str(len(items)), *(str(counts[key]) for key in keys)))
     lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -130,7 +131,7 @@ def _format_published(item: Comparison) -> str:
 
 def _format_within(item: Comparison) -> str:
     """Whether the numbers agree; a difference from the paper in its own setting is bold."""
-    return f"**{item.within_text}**" if item.within is False and not item.differs else item.within_text
+    return f"**{item.within_text}**" if item.within is False and item.own_setting else item.within_text
 
 
 def _describe_setting(spec: Spec) -> str:

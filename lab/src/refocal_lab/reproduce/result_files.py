@@ -25,7 +25,8 @@ _DIGITS = 5  # significant digits of stored curves; no figure shows more
 class Comparison:
     """A published number and ours; `ours` and `within` are None if the zoo lacks the networks.
 
-    `differs` lists what ours has other than the paper's: network, data or schedule.
+    `differs` lists what ours has other than the paper's: network, data or schedule. `unstated` is what of the setting
+    the paper does not state.
     """
 
     says: str
@@ -37,6 +38,12 @@ class Comparison:
     within: bool | None
     note: str
     differs: tuple[str, ...] = ()
+    unstated: str = ""
+
+    @property
+    def own_setting(self) -> bool:
+        """Whether our setting is known to be the paper's."""
+        return not (self.differs or self.unstated)
 
     @property
     def line(self) -> str:
@@ -47,17 +54,20 @@ class Comparison:
             'T: paper: 0.36, ours: 0.2763, within: no'
             >>> Comparison("T", "Fig. 2", "about", 0.36, 0.005, 0.2, False, "", ("network", "schedule")).line
             'T: paper: 0.36, ours: 0.2, within: no, other network and schedule'
+            >>> Comparison("T", "Fig. 2", "about", 0.36, 0.005, 0.2, False, "", ("data",), "schedule").line
+            'T: paper: 0.36, ours: 0.2, within: no, other data, schedule not stated'
         """
         end = "" if self.within is None else f", within: {self.within_text}"
         return f"{self.says}: paper: {self.paper_text}, ours: {self.ours_text}{end}"
 
     @property
     def within_text(self) -> str:
-        """Whether the numbers agree, and what ours has other than the paper's; a dash if there is no entry."""
+        """Whether the numbers agree, and how our setting may not be the paper's; a dash if there is no entry."""
         if self.within is None:
             return "–"
         other = f", other {join_words(self.differs)}" if self.differs else ""
-        return f"{'yes' if self.within else 'no'}{other}"
+        unstated = f", {self.unstated} not stated" if self.unstated else ""
+        return f"{'yes' if self.within else 'no'}{other}{unstated}"
 
     @property
     def ours_text(self) -> str:
@@ -129,7 +139,16 @@ def compare(published: tuple[PublishedNumber, ...], numbers: Numbers) -> tuple[C
 def _compare_one(item: PublishedNumber, ours: float | None) -> Comparison:
     within = None if ours is None else item.holds(ours)
     return Comparison(
-        item.says, item.where, item.relation, item.value, item.tolerance, ours, within, item.note, item.differs
+        item.says,
+        item.where,
+        item.relation,
+        item.value,
+        item.tolerance,
+        ours,
+        within,
+        item.note,
+        item.differs,
+        item.unstated,
     )
 
 

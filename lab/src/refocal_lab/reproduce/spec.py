@@ -18,7 +18,7 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 RELATIONS = ("about", "at most", "at least")
 DIFFERENCES = ("network", "data", "schedule")  # what ours can have other than the paper's
 _TEXTS = ("id", "paper", "title", "caption", "kind")
-_OPTIONAL: dict[str, type] = {"finding": str, "differs": list, "parameters": dict, "published": list}
+_OPTIONAL: dict[str, type] = {"finding": str, "differs": list, "unstated": str, "parameters": dict, "published": list}
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class PublishedNumber:
         note: Our comment on the difference.
         differs: What ours has other than the paper's, of `DIFFERENCES`; empty if the setting is the same. If a spec
             does not say it for a number, it is what the spec says for the figure.
+        unstated: What of the setting the paper does not state, in words, so that ours may be another; empty if the
+            paper states all. Like `differs`, it is what the spec says for the figure unless the number says it.
     """
 
     number: str
@@ -45,6 +47,7 @@ class PublishedNumber:
     tolerance: float = 0.0
     note: str = ""
     differs: tuple[str, ...] = ()
+    unstated: str = ""
 
     def holds(self, ours: float) -> bool:
         """Tell whether our number agrees with the published one."""
@@ -65,6 +68,7 @@ class Spec:
         caption: What the figure shows.
         finding: The result in words, with `{name:format}` for computed values; may be empty.
         differs: What the figure has other than the paper's, of `DIFFERENCES`; the caption explains it.
+        unstated: What of the setting the paper does not state; the caption or the finding explains it.
         kind: The computation, one of `KINDS`.
         parameters: Parameters by scale: smoke (seconds), small (minutes), paper (as published).
         published: Published numbers to compare with.
@@ -79,6 +83,7 @@ class Spec:
     parameters: Mapping[str, Any]
     published: tuple[PublishedNumber, ...]
     differs: tuple[str, ...] = ()
+    unstated: str = ""
 
 
 def read_spec(path: str | os.PathLike[str]) -> Spec:
@@ -146,15 +151,15 @@ def _build_spec(content: dict[str, Any], stem: str) -> Spec:
     }
     differs = _check_differences(_convert(content["differs"], tuple[str, ...], "differs"), "differs")
     published = tuple(
-        _build_published(item, differs, f"published {index}")
+        _build_published(item, {"differs": list(differs), "unstated": content["unstated"]}, f"published {index}")
         for index, item in enumerate(content["published"], start=1)
     )
-    texts = {name: content[name] for name in (*_TEXTS, "finding")}
+    texts = {name: content[name] for name in (*_TEXTS, "finding", "unstated")}
     return Spec(**texts, parameters=parameters, published=published, differs=differs)
 
 
-def _build_published(content: Any, differs: tuple[str, ...], where: str) -> PublishedNumber:
-    given = {"differs": list(differs), **_convert(content, dict, where)}
+def _build_published(content: Any, of_figure: dict[str, Any], where: str) -> PublishedNumber:
+    given = {**of_figure, **_convert(content, dict, where)}
     made: PublishedNumber = _build_record(PublishedNumber, given, where)
     _check_differences(made.differs, f"{where}: differs")
     if made.relation not in RELATIONS:

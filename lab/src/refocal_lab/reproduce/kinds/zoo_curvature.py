@@ -39,12 +39,14 @@ class Parameters:
         networks: For example "cifar10 resnet20".
         gammas: Focusing parameters; 0 for cross-entropy.
         part: Part of the data over which the Hessian is taken.
+        ece_of: Part of the data over which ECE is taken, "val" or "test".
         against: "gamma" for Figure 2, "trace" for Figure 3.
     """
 
     networks: tuple[str, ...]
     gammas: tuple[float, ...]
     part: str
+    ece_of: str
     against: str
 
     def wants(self, card: zoo.Card) -> bool:
@@ -59,7 +61,7 @@ def compute(given: Parameters, context: Context) -> Numbers:
     rows: Rows = [("network", "", *(f"γ = {gamma:g}" for gamma in given.gammas))]
     for network in map(Network.parse, given.networks):
         here = [
-            _read_run(network, gamma, entry.card, given.part)
+            _read_run(network, gamma, entry.card, given)
             for gamma in given.gammas
             for entry in found.trials(network, parse_variant(f"focal {gamma:g}"))
         ]
@@ -74,14 +76,15 @@ def compute(given: Parameters, context: Context) -> Numbers:
     return Numbers(values, {"runs": runs, "found": numbers}, collapse_rows(rows, labels=2), tuple(absent))
 
 
-def _read_run(network: Network, gamma: float, card: zoo.Card, part: str) -> dict[str, Any]:
+def _read_run(network: Network, gamma: float, card: zoo.Card, given: Parameters) -> dict[str, Any]:
     """Read a run with the Hessians that its card has; of several measurements, take the one with the most samples."""
-    run: dict[str, Any] = {"network": str(network), "gamma": gamma, "seed": card.seed, "ece": card.ece}
+    ece = card.content["val_ece"] if given.ece_of == "val" else card.ece
+    run: dict[str, Any] = {"network": str(network), "gamma": gamma, "seed": card.seed, "ece": ece}
     for name in HESSIANS:
         entries = [
             each
             for each in card.content.get("curvature", [])
-            if (each["part"], each["matrix"]) == (part, "hessian") and each["loss"] == name.replace("_", "-")
+            if (each["part"], each["matrix"]) == (given.part, "hessian") and each["loss"] == name.replace("_", "-")
         ]
         if not entries:
             continue
@@ -202,7 +205,8 @@ def _draw_by_trace(
         traces = [run[f"trace_{name}"] for run in runs]
         grid = np.linspace(min(traces), max(traces), 200)
         ax.plot(grid, 100 * np.polyval(fit["cubic_in_trace"], grid), color=style.GUIDE, linewidth=1.0)
-    ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel="ECE (%)")
+    part = "validation " if given.ece_of == "val" else ""
+    ax.set(xlabel=f"Tr(H), {HESSIANS[name]}", ylabel=f"{part}ECE (%)")
     style.start_at_zero(ax)
 
 

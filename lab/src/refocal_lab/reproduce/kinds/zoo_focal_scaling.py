@@ -82,7 +82,10 @@ class Parameters:
 
 
 def compute(given: Parameters, context: Context) -> Numbers:
-    """Evaluate each entry with both methods, tuned by both criteria; gains are per data set, and their means."""
+    """Evaluate each entry with both methods, tuned by both criteria.
+
+    Gains are per data set over all networks, per network of the paper, and the means of both.
+    """
     found = select_entries(given, context)
     networks = list(dict.fromkeys([*map(Network.parse, given.networks), *found.networks]))
     rows: Rows = [_HEAD]
@@ -92,11 +95,22 @@ def compute(given: Parameters, context: Context) -> Numbers:
             trials = _trials(given, found, network, loss, context)
             measured += [{"network": str(network), "loss": loss, "trials": trials}] if trials else []
             rows += _rows(network, loss, trials)
-    by_data: dict[str, list[dict[str, Any]]] = {network.data: [] for network in networks}
+    values, absent = _all_gains(given, measured)
+    return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=3), absent)
+
+
+def _all_gains(given: Parameters, measured: list[dict[str, Any]]) -> tuple[dict[str, float], tuple[str, ...]]:
+    by_data: dict[str, list[dict[str, Any]]] = {}
+    of_paper: dict[str, list[dict[str, Any]]] = {network: [] for network in given.networks}
+    for network in (*given.networks, *(item["network"] for item in measured)):
+        by_data.setdefault(Network.parse(network).data, [])
     for item in measured:
         by_data[Network.parse(item["network"]).data] += item["trials"]
+        if item["network"] in of_paper:
+            of_paper[item["network"]] += item["trials"]
     values, absent = _gains(by_data)
-    return Numbers(values, {"networks": measured}, collapse_rows(rows, labels=3), absent)
+    own, own_absent = _gains(of_paper, of="the paper's networks")
+    return values | own, absent + own_absent
 
 
 def _trials(
@@ -188,10 +202,12 @@ def _published(network: Network, loss: str, how: str, criterion: str) -> list[fl
     return published_values(_PAPER, network, loss, _PUBLISHED[how], measure)
 
 
-def _gains(by_data: dict[str, list[dict[str, Any]]]) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Compute relative gains in percent on the test part: from the means of each data set, and averaged over these.
+def _gains(groups: dict[str, list[dict[str, Any]]], *, of: str = "") -> tuple[dict[str, float], tuple[str, ...]]:
+    """Compute relative gains in percent on the test part: from the means of each group, and averaged over these.
 
-    Gains on data sets without trials are absent.
+    Args:
+        groups: Trials by data set or network. Gains of groups without trials are absent.
+        of: What the average is of; not said for data sets.
     """
     compared = {
         "gain in ECE of focal TS": ("ts, adaptive_ece", "fts, adaptive_ece", "adaptive_ece"),
@@ -205,13 +221,14 @@ def _gains(by_data: dict[str, list[dict[str, Any]]]) -> tuple[dict[str, float], 
     absent: list[str] = []
     for name, (old, new, key) in compared.items():
         gains = {
-            f"{name}, {data}": 100
+            f"{name}, {group}": 100
             * (1 - sum(trial[new][key] for trial in trials) / sum(trial[old][key] for trial in trials))
-            for data, trials in by_data.items()
+            for group, trials in groups.items()
             if trials
         }
-        values |= gains | ({name: float(np.mean(list(gains.values())))} if gains else {})
-        absent += [each for each in (name, *(f"{name}, {data}" for data in by_data)) if each not in values]
+        average = f"{name}, {of}" if of else name
+        values |= gains | ({average: float(np.mean(list(gains.values())))} if gains else {})
+        absent += [each for each in (average, *(f"{name}, {group}" for group in groups)) if each not in values]
     return values, tuple(absent)
 
 

@@ -28,10 +28,11 @@ __all__ = ["TEXTS", "DataError", "DataSet", "Part", "cifar10h", "load", "make_da
 
 _CIFAR10 = CIFAR10.spec(held_out=5_000)
 _TEXTS: dict[str, DataSetSpec] = {
-    "newsgroups20": NEWSGROUPS20.spec(by_date=False, stripped=False),
-    "newsgroups20-stripped": NEWSGROUPS20.spec(by_date=False, stripped=True),
-    "newsgroups20-bydate": NEWSGROUPS20.spec(by_date=True, stripped=False),
-    "newsgroups20-bydate-stripped": NEWSGROUPS20.spec(by_date=True, stripped=True),
+    "newsgroups20": NEWSGROUPS20.spec(by_date=False),
+    "newsgroups20-headerless": NEWSGROUPS20.spec(by_date=False, left_out="headers"),
+    "newsgroups20-stripped": NEWSGROUPS20.spec(by_date=False, left_out="headers, quotes and signatures"),
+    "newsgroups20-bydate": NEWSGROUPS20.spec(by_date=True),
+    "newsgroups20-bydate-stripped": NEWSGROUPS20.spec(by_date=True, left_out="headers, quotes and signatures"),
     "sst": SST.spec(),
 }
 TEXTS = tuple(_TEXTS)
@@ -53,8 +54,10 @@ def names() -> tuple[str, ...]:
     Example:
         >>> names()[:7]
         ('cifar10', 'cifar10-s', 'cifar100', 'svhn', 'fashion-mnist', 'tiny-imagenet', 'digits')
-        >>> names()[7:]
-        ('newsgroups20', 'newsgroups20-stripped', 'newsgroups20-bydate', 'newsgroups20-bydate-stripped', 'sst')
+        >>> names()[7:10]
+        ('newsgroups20', 'newsgroups20-headerless', 'newsgroups20-stripped')
+        >>> names()[10:]
+        ('newsgroups20-bydate', 'newsgroups20-bydate-stripped', 'sst')
     """
     return tuple(_SPECS)
 
@@ -77,14 +80,15 @@ def load(
     | fashion-mnist | 54,000 / 6,000 / 10,000: a tenth held out |
     | tiny-imagenet | 90,000 / 10,000 / 10,000: tested on the published val part; Komisarenko and Kull (2024) |
     | digits | 1,257 / 180 / 360: test and validation parts drawn from all samples |
-    | newsgroups20, newsgroups20-stripped | 14,229 / 848 / 3,769: in the proportions of Mukhoti et al. (2020) |
+    | newsgroups20, -headerless, -stripped | 14,229 / 848 / 3,769: in the proportions of Mukhoti et al. (2020) |
     | newsgroups20-bydate, newsgroups20-bydate-stripped | 10,678 / 636 / 7,532: tested on later messages |
     | sst | 6,920 / 872 / 1,821: as published, without neutral sentences |
 
-    The messages of newsgroups20 are complete; "stripped" removes headers, quotes and signatures. Messages are decoded
-    as UTF-8 if possible, else as Latin-1. An empty message has no words and keeps its label. Texts have a vocabulary of
-    the 20,000 most frequent words of the training part; all other words count as one unknown word. In sst each node of
-    a training tree has a label, and these may be neutral.
+    The messages of newsgroups20 are complete; "headerless" removes headers, as the code of Mukhoti et al. (2020) does,
+    and "stripped" headers, quotes and signatures. Messages are decoded as UTF-8 if possible, else as Latin-1. An empty
+    message has no words and keeps its label. Texts have a vocabulary of the 20,000 most frequent words of the training
+    part; all other words count as one unknown word. In sst each node of a training tree has a label, and these may be
+    neutral.
 
     The validation part is drawn from the publisher's training samples by a hash of their indices (`splits.draw`), so a
     seed means the same split on every machine and under every version.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ _PARTS = ("20news-bydate-train", "20news-bydate-test")
 _QUOTE = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>)")
 _SHARES = (900 / 19_997, 3_999 / 19_997)  # of validation and test in Mukhoti et al. (2020), Appendix C
 _Message = tuple[str, str, str]  # part, group and text
+LeftOut = Literal["nothing", "headers", "headers, quotes and signatures"]
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class Newsgroups:
     train: int
     test: int
 
-    def spec(self, *, by_date: bool, stripped: bool) -> DataSetSpec:
+    def spec(self, *, by_date: bool, left_out: LeftOut = "nothing") -> DataSetSpec:
         """How the data set is found and divided.
 
         Args:
             by_date: Test on the publisher's later messages; else on messages drawn from all (Mukhoti et al., 2020).
-            stripped: Remove headers, quotes and signatures.
+            left_out: What is left out of each message. The code of Mukhoti et al. (2020) leaves out the headers.
         """
-        read = partial(self._read, by_date=by_date, stripped=stripped)
+        read = partial(self._read, by_date=by_date, left_out=left_out)
         places = ("newsgroups20", "20news-bydate", "")
         archives = (FileLayout(places, (name,), partial(read, archive=name)) for name in _UNPACK)
         trained = self.train if by_date else self.train + self.test - self._drawn_test()
@@ -64,7 +65,7 @@ class Newsgroups:
     def _drawn_test(self) -> int:
         return round(_SHARES[1] * (self.train + self.test))
 
-    def _read(self, folder: Path, *, archive: str | None, by_date: bool, stripped: bool) -> PublishedData:
+    def _read(self, folder: Path, *, archive: str | None, by_date: bool, left_out: LeftOut) -> PublishedData:
         """Read all messages, in the order of their parts, groups and names."""
         messages = list(_read_archive(folder / archive) if archive else _read_folder(folder))
         counts = tuple(sum(part == name for part, _, _ in messages) for name in _PARTS)
@@ -77,14 +78,15 @@ class Newsgroups:
         groups = tuple(sorted({group for _, group, _ in messages}))
         numbers = {group: number for number, group in enumerate(groups)}
         lexicon = Lexicon()
-        texts = make_documents((_strip(text) if stripped else text for _, _, text in messages), lexicon)
+        prepare = _PREPARE[left_out]
+        texts = make_documents((prepare(text) for _, _, text in messages), lexicon)
         labels = np.array([numbers[group] for _, group, _ in messages], np.int64)
         every = Part(texts, labels, np.arange(len(labels)))
         if by_date:
             test = every.indices[self.train :]
         else:
             test = splits.draw(every.indices, self._drawn_test(), key="newsgroups20/test", seed=0)
-        treatment = "headers, quotes and signatures left out" if stripped else "messages whole"
+        treatment = "messages whole" if left_out == "nothing" else f"{left_out} left out"
         source = f"the publisher's messages by date, counted; {treatment}"
         train = np.setdiff1d(every.indices, test)
         return PublishedData(every.take(train), every.take(test), groups, source, lexicon=lexicon.words())
@@ -124,15 +126,24 @@ def _decode(content: bytes) -> str:
         return content.decode("latin-1")
 
 
+def _body(message: str) -> str:
+    """Remove the header, which ends at the first blank line."""
+    lines_end = "\n" if "\n" in message.strip() else "\t"  # some copies join lines by tabs
+    return message.replace("\r", "").replace(lines_end, "\n").partition("\n\n")[2]
+
+
 def _strip(message: str) -> str:
     """Remove the header, quoted lines, and the signature after the last rule or blank line of a message."""
-    lines_end = "\n" if "\n" in message.strip() else "\t"  # some copies join lines by tabs
-    body = message.replace("\r", "").replace(lines_end, "\n").partition("\n\n")[2]
-    lines = [line for line in body.strip().split("\n") if not _QUOTE.search(line)]
+    lines = [line for line in _body(message).strip().split("\n") if not _QUOTE.search(line)]
     for number in range(len(lines) - 1, 0, -1):
         if not lines[number].strip().strip("-"):
             return "\n".join(lines[:number])
     return "\n".join(lines)
 
 
+_PREPARE: dict[LeftOut, Callable[[str], str]] = {
+    "nothing": str,
+    "headers": _body,
+    "headers, quotes and signatures": _strip,
+}
 NEWSGROUPS20 = Newsgroups(train=11_314, test=7_532)
