@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 import refocal
+from refocal import demo
+from refocal.calibrators import FocalTemperatureScaling
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from refocal.losses import FocalLoss, Scheduled  # noqa: E402
 
 DOCS = Path(__file__).parents[1] / "docs"
+TEST = demo.load().select("test")
 
 
 def have_a_detector():
@@ -130,12 +133,34 @@ def check_logged(names):
     assert names["logged"] == [names["mlflow"], names["run"]]
 
 
+def have_a_network_as_a_graph():
+    """A graph of an older opset, which passes logits through, and the graph of a calibrator."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    head = FocalTemperatureScaling().fit(TEST.scores, TEST.labels)
+    head.to_onnx("head.onnx")
+    values = {name: onnx.helper.make_tensor_value_info(name, 1, ["rows", 10]) for name in ("images", "scores")}
+    weights = onnx.numpy_helper.from_array(np.eye(10, dtype=np.float32), "weights")
+    node = onnx.helper.make_node("MatMul", ["images", "weights"], ["scores"])
+    graph = onnx.helper.make_graph([node], "network", [values["images"]], [values["scores"]], [weights])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, "network.onnx")
+    return {"expected": head.predict_proba(TEST.scores)}
+
+
+def check_joined(names):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    session = onnxruntime.InferenceSession("joined.onnx", providers=["CPUExecutionProvider"])
+    (probs,) = session.run(None, {"images": TEST.scores.astype(np.float32)})
+    np.testing.assert_allclose(probs, names["expected"], rtol=0, atol=1e-6)
+
+
 SKETCHES = {
     "how-to/detection.md": [(have_a_detector, check_boxes)],
     "how-to/hugging-face.md": [(have_a_trainer, check_probs), (have_a_schedule, check_schedule)],
     "how-to/lightning.md": [(have_a_callback, check_collecting)],
     "how-to/metrics.md": [(have_a_metric, check_metric)],
     "reference/report.md": [(have_trackers, check_logged)],
+    "tutorials/ship-to-onnx.md": [(have_a_network_as_a_graph, check_joined)],
 }
 
 
@@ -154,7 +179,8 @@ def test_every_sketch_has_stand_ins():
 @pytest.mark.parametrize(
     ("page", "number", "block"), [pytest.param(*each, id=f"{each[0]} {each[1]}") for each in list_sketches()]
 )
-def test_a_sketch_runs(page, number, block):
+def test_a_sketch_runs(page, number, block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     have, check = SKETCHES[page][number]
     names = have()
     exec(compile(block, page, "exec"), names)

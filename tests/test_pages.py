@@ -141,18 +141,28 @@ def test_blocks_of_json_are_files_that_a_command_reads(tmp_path, monkeypatch):
     run_command("refocal calibrate val.npz --loss loss.json --costs costs.json --report report.html")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        page
-        for pattern in ("*.md", "docs/**/*.md", "lab/*.md", "lab/docs/*.md", "lab/zoo/*.md", "benchmarks/results/*.md")
-        for page in sorted(REPOSITORY.glob(pattern))
-    ],
-    ids=lambda page: str(page.relative_to(REPOSITORY)),
-)
-def test_links_lead_to_files(page):
-    links = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+LINKING = [
+    page
+    for pattern in ("*.md", "docs/**/*.md", "lab/*.md", "lab/docs/*.md", "lab/zoo/*.md", "benchmarks/results/*.md")
+    for page in sorted(REPOSITORY.glob(pattern))
+]
+
+
+def list_places(page):
+    """What a link can name after `#`: the headings, as a service that shows the repository writes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_lead_to_files_and_headings(page):
+    broken = []
+    for path, place in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
+        target = page.parent / path if path else page
+        if "://" not in path and (not target.exists() or (place and place not in list_places(target))):
+            broken.append(f"{path}#{place}")
+    assert broken == []
 
 
 # folders below which CONTRIBUTING names files, beside the repository itself

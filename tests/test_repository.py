@@ -140,6 +140,16 @@ def test_the_badges_of_a_release_are_those_of_workflows(copy):
     assert {file for _, file in badges} <= {path.name for path in WORKFLOWS}
 
 
+def test_a_release_is_installed_by_its_name(copy):
+    def find_commands():
+        return re.findall(r"`(pip install [^`]+)`", (copy / "README.md").read_text(encoding="utf-8"))
+
+    assert find_commands() == ["pip install .", "pip install '.[torch]'", "pip install '.[arrow]'"]
+    release_tree.write_address(copy, ADDRESS, SITE, "main")
+    assert find_commands() == ["pip install refocal", "pip install 'refocal[torch]'", "pip install 'refocal[arrow]'"]
+    assert "`pip install refocal` (Python 3.11 or later)" in (copy / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("link", "absolute"),
     [

@@ -1,7 +1,8 @@
 """Copy what a release is built from, with the public address: `python tools/release_tree.py FOLDER [ADDRESS SITE REF]`.
 
 No file of the repository says where it lives, so that a fork or a mirror says nothing wrong. A release does: the copy
-has `[project.urls]`, `repository-code`, badges of the workflows, and descriptions whose links work on a package index.
+has `[project.urls]`, `repository-code`, badges of the workflows, and descriptions for readers of a package index: their
+links work there, and `pip install refocal` takes the place of installing a clone.
 
 ADDRESS is that of the repository, such as https://host/owner/refocal, SITE that of its documentation, and REF the tag
 or branch that links lead to. Without them, the files are copied as they are. `make dist` runs it.
@@ -66,6 +67,10 @@ def write_address(folder: Path, address: str, site: str, ref: str) -> None:
         for name, link in (("tests", f"{address}/actions/workflows/tests.yml"), ("docs", site))
     ]
     _replace(folder / "README.md", r"\A(# .+\n\n)", rf"\1{' '.join(badges)}\n")
+    _replace(folder / "README.md", r"`pip install \.` in a clone of this repository", "`pip install refocal`")
+    readme = folder / "README.md"
+    text = readme.read_text(encoding="utf-8").replace("pip install '.[", "pip install 'refocal[")
+    readme.write_text(text, encoding="utf-8")
 
 
 def make_links_absolute(text: str, part: str, address: str, ref: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmark_files import load
+from benchmark_files import BENCHMARKS, load
 from refocal import metrics
 from refocal.report import calibrate, evaluate, evaluate_multilabel
 
@@ -28,6 +28,16 @@ WRONG = [situation for situation in SMALL if situation.true <= situations.WRONG 
 def test_there_are_enough_situations():
     assert len(situations.SITUATIONS) >= 40
     assert len(set(NAMES)) == len(NAMES)
+
+
+def test_the_committed_table_has_every_situation_and_pages_say_how_many():
+    table = (BENCHMARKS / "results/verdicts.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip().removesuffix(" *") for line in table.splitlines() if line.startswith("| ")]
+    assert rows[1:] == NAMES
+    assert f"Limits kept in {len(NAMES)} of {len(NAMES)} situations." in table
+    for page in ("CHANGELOG", "docs/explanation/intervals", "docs/how-to/metrics", "docs/reference/report"):
+        text = (BENCHMARKS.parent / f"{page}.md").read_text(encoding="utf-8")
+        assert re.search(rf"\b{len(NAMES)} (?:simulated\s)?situations\b", text)
 
 
 @pytest.mark.thorough

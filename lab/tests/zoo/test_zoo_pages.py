@@ -77,6 +77,29 @@ def test_the_page_about_training_agrees_with_the_table():
         assert nll == found["TS by NLL"]["NLL"], loss
 
 
+def test_pages_of_the_library_quote_what_the_map_does():
+    def say(title, gamma, *methods):
+        measured = measures_by_loss(title)["cross-entropy" if gamma == 0 else f"focal, γ = {gamma}"]
+        return [f"{float(measured[method]['ECE'].split()[0]):.1f}%" for method in methods]
+
+    def read(name):
+        return " ".join((REPOSITORY.parent / f"docs/{name}.md").read_text(encoding="utf-8").split())
+
+    both = ("as given", "Ψ")
+    before, after = say("svhn, resnet20", 3, *both)
+    small, large = say("cifar10, resnet44", 2, *both)
+    tutorial = read("tutorials/focal-trained-network")
+    assert f"on SVHN has an ECE of {before}, and the map takes it to {after}" in tutorial
+    assert f"a ResNet-44 on CIFAR-10 has an ECE of {small}," in tutorial
+    assert f"There the map raises ECE to {large}" in tutorial
+
+    why = read("explanation/why-softmax-is-not-the-posterior")
+    assert "at γ = 2, ECE goes from {} to {}".format(*say("cifar10, resnet20", 2, *both)) in why
+    assert "ResNet-20 on CIFAR-10 from {} to {}".format(*say("cifar10, resnet20", 5, *both)) in why
+    plain = [say(title, 0, "as given")[0] for title in ("svhn, resnet20", "cifar10, resnet20")]
+    assert "whose ECE is {} and {}".format(*plain) in why
+
+
 def test_the_page_about_training_quotes_resnet50():
     by_loss = measures_by_loss("cifar10, resnet50")
     page = " ".join((REPOSITORY / "docs/training.md").read_text(encoding="utf-8").split())
