@@ -31,9 +31,9 @@ SETTINGS = (
 )
 
 UNSEEN = (
-    "The goal was set for 21 published networks that development had not seen. They are not available here, so it "
-    "could not be measured: no number below is from them. Settings were chosen with the ten networks, so their numbers "
-    "are optimistic."
+    "The goal was set for 21 published networks that development had not seen. We do not have their logits: no number "
+    "below is from them. Settings were chosen with the ten networks, so their numbers are optimistic. "
+    "[Networks that development has not seen](unseen_networks.md) repeats the comparison."
 )
 TENTH = (
     "AutoCalibrator misses the goal of a tenth of the time of sms for every number of classes, and the goal is out of "
