@@ -30,7 +30,7 @@ from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 if TYPE_CHECKING:
     from refocal.calibrators import Refinement
 
-_SAMPLES_TO_SPLIT = 100  # fewer do not tell how much of the log loss calibration removes
+_SAMPLES_TO_SPLIT = 100  # fewer do not tell how much of a loss calibration removes
 _MOST_TO_SPLIT = 20_000  # of more samples, every second, third, ... tells what calibration removes
 Step = Callable[[str], None]
 Adjust = Callable[[Method], Method]
@@ -223,23 +223,36 @@ def compare(
         costs=None if cost_matrix is None else weigh_costs(compared, *truth, cost_matrix),
         thresholds=sweep_thresholds(compared, *truth) if classes == 2 else None,
         sets=None if coverage is None else measure_sets(compared, *truth, coverage),
-        refinement=None if among else _split_log_loss(given, data, methods[0]),
+        **({} if among else _split_losses(given, data, methods[0])),
     )
 
 
-def _split_log_loss(given: np.ndarray, data: TestData, method: Method) -> Refinement | None:
-    """Split the log loss of the scores as given; None if there are few samples or the loss is infinite."""
-    if len(given) < _SAMPLES_TO_SPLIT or not math.isfinite(method.measures["nll"].value):
-        return None
-    from refocal.calibrators import refinement
+def _split_losses(given: np.ndarray, data: TestData, method: Method) -> dict[str, Refinement]:
+    """Split the log loss and the Brier score of the scores as given; a loss that is infinite is left out.
+
+    Few samples tell nothing.
+    """
+    from refocal.calibrators.loss_parts import split_losses
 
     some = slice(None, None, -(-len(given) // _MOST_TO_SPLIT))
     weights = None if data.sample_weight is None else data.sample_weight[some]
-    if weights is not None and np.count_nonzero(weights) < _SAMPLES_TO_SPLIT:
-        return None
-    parts = refinement(given[some], data.labels[some], input="probs", sample_weight=weights)
-    total = method.measures["nll"].value
-    return replace(parts, total=total, refinement=total - parts.calibration)
+    samples = len(given[some]) if weights is None else np.count_nonzero(weights)
+    if samples < _SAMPLES_TO_SPLIT:
+        return {}
+    nll, brier = split_losses(given[some], data.labels[some], ("nll", "brier"), input="probs", sample_weight=weights)
+    found = {"refinement": nll, "brier_refinement": brier if given.shape[1] > 2 else _halve(brier)}
+    totals = {name: method.measures[parts.score].value for name, parts in found.items()}
+    return {
+        name: replace(parts, total=totals[name], refinement=totals[name] - parts.calibration)
+        for name, parts in found.items()
+        if math.isfinite(totals[name])
+    }
+
+
+def _halve(parts: Refinement) -> Refinement:
+    """Convert the Brier score of two classes to that of P(y = 1), which is what a report has."""
+    numbers = {name: value / 2 for name, value in vars(parts).items() if isinstance(value, float)}
+    return replace(parts, **numbers)
 
 
 def name_task(classes: int) -> str:
