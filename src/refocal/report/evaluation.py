@@ -185,6 +185,7 @@ def compare(
     truth = (data.labels, data.sample_weight)
     by_preference = (chosen, *reversed(score_maps))
     fitted = next((each.parameters for each in by_preference if each.parameters and each.on_slider), {})
+    parts = (None, None) if among else _split_losses(given, data, methods[0])
     return Report(
         source=source,
         samples=len(data.labels),
@@ -223,14 +224,15 @@ def compare(
         costs=None if cost_matrix is None else weigh_costs(compared, *truth, cost_matrix),
         thresholds=sweep_thresholds(compared, *truth) if classes == 2 else None,
         sets=None if coverage is None else measure_sets(compared, *truth, coverage),
-        **({} if among else _split_losses(given, data, methods[0])),
+        refinement=parts[0],
+        brier_refinement=parts[1],
     )
 
 
-def _split_losses(given: np.ndarray, data: TestData, method: Method) -> dict[str, Refinement]:
-    """Split the log loss and the Brier score of the scores as given; a loss that is infinite is left out.
+def _split_losses(given: np.ndarray, data: TestData, method: Method) -> tuple[Refinement | None, Refinement | None]:
+    """Split the log loss and the Brier score of the scores as given.
 
-    Few samples tell nothing.
+    Both are None if there are few samples, and a loss that is infinite is None.
     """
     from refocal.calibrators.loss_parts import split_losses
 
@@ -238,21 +240,26 @@ def _split_losses(given: np.ndarray, data: TestData, method: Method) -> dict[str
     weights = None if data.sample_weight is None else data.sample_weight[some]
     samples = len(given[some]) if weights is None else np.count_nonzero(weights)
     if samples < _SAMPLES_TO_SPLIT:
-        return {}
+        return None, None
     nll, brier = split_losses(given[some], data.labels[some], ("nll", "brier"), input="probs", sample_weight=weights)
-    found = {"refinement": nll, "brier_refinement": brier if given.shape[1] > 2 else _halve(brier)}
-    totals = {name: method.measures[parts.score].value for name, parts in found.items()}
-    return {
-        name: replace(parts, total=totals[name], refinement=totals[name] - parts.calibration)
-        for name, parts in found.items()
-        if math.isfinite(totals[name])
-    }
+    # A report has the Brier score of P(y = 1), which is half of that of two classes.
+    return _rescale(nll, method, 1.0), _rescale(brier, method, 0.5 if given.shape[1] == 2 else 1.0)
 
 
-def _halve(parts: Refinement) -> Refinement:
-    """Convert the Brier score of two classes to that of P(y = 1), which is what a report has."""
-    numbers = {name: value / 2 for name, value in vars(parts).items() if isinstance(value, float)}
-    return replace(parts, **numbers)
+def _rescale(parts: Refinement, method: Method, unit: float) -> Refinement | None:
+    """Convert parts to the unit and the total of a report; None if the total is infinite."""
+    total, calibration = method.measures[parts.score].value, unit * parts.calibration
+    if not math.isfinite(total):
+        return None
+    return replace(
+        parts,
+        total=total,
+        refinement=total - calibration,
+        calibration=calibration,
+        total_error=unit * parts.total_error,
+        refinement_error=unit * parts.refinement_error,
+        calibration_error=unit * parts.calibration_error,
+    )
 
 
 def name_task(classes: int) -> str:
