@@ -21,6 +21,7 @@ from refocal.stats.binning import bin_index
 
 RESAMPLES = 300
 LEVEL = 0.95
+GOAL = (0.93, 0.98)  # of the share of intervals that cover
 LARGE = 2_000_000  # samples behind a true value; they have frequencies instead of labels, so there is no label noise
 # what confidence c is right with: the frequency of correct decisions
 FREQUENCIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -152,7 +153,7 @@ FEW, ZERO, PLACE = "few outcomes are possible", "0 is missed only from above", "
 
 def remark(case: Case, covered: float) -> str:
     """Why an interval covers more often than .98."""
-    if round(covered, 6) <= 0.98:
+    if round(covered, 6) <= GOAL[1]:
         return ""
     if case.count <= 20 or case.truth.startswith("always 1"):
         return FEW

@@ -74,18 +74,29 @@ def test_the_page_quotes_the_table_of_the_parts_of_the_brier_score():
 
 def test_the_table_of_other_limits_has_the_rows_of_its_script():
     load("verdict_situations")
-    rows = load("more_intervals").ROWS
-    assert [row[:3] for row in read_cells("more_intervals")] == [
-        [row.promise, row.data, f"{row.count:,}"] for row in rows
-    ]
+    script = load("more_intervals")
+    cells = read_cells("more_intervals")
+    assert [row[:3] for row in cells] == [[row.promise, row.data, f"{row.count:,}"] for row in script.ROWS]
+    remarks = [script.remark(row, float(cell[5])) for row, cell in zip(script.ROWS, cells, strict=True)]
+    assert [cell[7] for cell in cells] == remarks
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "reason"), [("intervals", 6, 10), ("more_intervals", 5, 7), ("refinement_intervals", 4, 8)]
+)
+def test_every_share_outside_the_goal_has_its_reason(name, share, reason):
+    rows = [row for row in read_cells(name) if name != "more_intervals" or row[4] == "0.95"]
+    outside = [row for row in rows if not 0.93 <= float(row[share]) <= 0.98]
+    assert outside
+    assert [row for row in outside if not row[reason]] == []
 
 
 @pytest.mark.parametrize(
     ("page", "promises", "rows", "said"),
     [
-        ("metrics", MEANS, "100", "in {least} to {most} of 600 samples of 100 rows"),
-        ("metrics", MEANS, "1,000", "in {least} to {most} of 600 samples of 1,000 rows"),
-        ("metrics", ["interval of au"], "100", "{first} and {last} of 600 samples of 100 rows"),
+        ("metrics", MEANS, "100", "in {least} to {most} of 12,000 samples of 100 rows"),
+        ("metrics", MEANS, "1,000", "in {least} to {most} of 12,000 samples of 1,000 rows"),
+        ("metrics", ["interval of au"], "100", "{first} and {last} of 1,200 samples of 100 rows"),
         ("metrics", ["interval of au"], "1,000", "{first} and {last} of those of 1,000"),
         ("metrics", ["detectable_frequency"], "2,000", "seen in {first} of 300 samples for the frequency of y = 1"),
         ("metrics", ["detectable"], "2,000", "and in {first} for an ECE"),
@@ -93,7 +104,7 @@ def test_the_table_of_other_limits_has_the_rows_of_its_script():
         ("metrics", ["pieces forced"], "20,000", "and {first} if parts"),
         ("calibrators", ["temperature_error_ of TemperatureScaling"], "500", "in {first} of 600 fits to 500 rows"),
         ("calibrators", ["FocalTemperatureScaling"], "2,000", "in {last} and {first} of 300"),
-        ("prediction-sets", ["limits of the coverage"], "", "this probability in {least} to {most} of 300 samples"),
+        ("prediction-sets", ["limits of the coverage"], "", "this probability in {least} to {most} of 600 samples"),
     ],
 )
 def test_pages_quote_the_table_of_other_limits(page, promises, rows, said):

@@ -167,6 +167,7 @@ def sample_report(
         thresholds=sweep_thresholds([before, after], labels, None) if classes == 2 else None,
         sets=measure_sets([before, after], labels, None, 0.9),
         refinement=Refinement("nll", 0.9, 0.75, 0.15, 0.01, 0.011, 0.004, "TemperatureScaling"),
+        brier_refinement=Refinement("brier", 0.45, 0.4, 0.05, 0.01, 0.01, 0.002, "TemperatureScaling"),
     )
 
 

@@ -156,41 +156,68 @@ def test_numbers_stay_with_their_names():
     )
 
 
-def test_the_log_loss_is_split_in_the_table_the_json_and_the_page():
+def draw_overconfident(classes):
+    """Logits that are three times too large, and labels."""
     rng = np.random.default_rng(0)
-    logits = 2 * rng.standard_normal((600, 4))
-    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    report = refocal.evaluate(3 * logits, labels, input="logits")
-    parts = report.refinement
-    expected = refinement(3 * logits, labels)
-    assert parts.total == pytest.approx(report.given.measures["nll"].value)
-    assert parts.refinement == pytest.approx(expected.refinement, rel=1e-6)
+    logits = 2 * rng.standard_normal((600, classes))
+    return 3 * logits, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_both_losses_are_split_in_the_table_the_json_and_the_page(classes):
+    logits, labels = draw_overconfident(classes)
+    report = refocal.evaluate(logits, labels, input="logits")
+    unit = {"nll": 1.0, "brier": 0.5 if classes == 2 else 1.0}  # that of P(y = 1) is half that of two classes
+    for parts in (report.refinement, report.brier_refinement):
+        expected = dataclasses.asdict(refinement(logits, labels, score=parts.score))
+        assert parts.total == pytest.approx(report.given.measures[parts.score].value)
+        assert parts.method == expected.pop("method")
+        found = {name: getattr(parts, name) for name in expected if name != "score"}
+        assert found == pytest.approx({name: unit[parts.score] * expected[name] for name in found}, rel=1e-6)
+    nll, brier = (
+        f"{parts.calibration:.4f} (standard error {parts.calibration_error:.4f})"
+        for parts in (report.refinement, report.brier_refinement)
+    )
     sentence = (
-        f"Of the log loss of {parts.total:.4f} as given, {parts.calibration:.4f} (standard error "
-        f"{parts.calibration_error:.4f}) is miscalibration that post-hoc calibration removes."
+        f"Of the log loss of {report.refinement.total:.4f} as given, {nll} is miscalibration that post-hoc calibration "
+        f"removes; of the Brier score of {report.brier_refinement.total:.4f}, {brier}."
     )
     assert words.explain_refinement(report) == sentence
     assert sentence in render_page(report)
     console = Console(width=400, record=True, file=io.StringIO())
     console.print(build_table(report))
     assert sentence in console.export_text()
-    assert json.loads(report.to_json())["refinement"]["calibration"] == pytest.approx(expected.calibration, rel=1e-6)
+    written = json.loads(report.to_json())
+    assert written["refinement"]["calibration"] == pytest.approx(report.refinement.calibration)
+    assert written["brier_refinement"]["calibration"] == pytest.approx(report.brier_refinement.calibration)
 
 
-def test_a_log_loss_that_cannot_be_split_is_not_mentioned():
+def test_a_loss_that_cannot_be_split_is_not_mentioned():
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([1, 1, 1], size=150)
     labels = rng.integers(3, size=150)
     few = refocal.evaluate(probs[:99], labels[:99], input="probs")
+    assert few.refinement is None
+    assert few.brier_refinement is None
+    assert words.explain_refinement(few) == ""
     logits = np.log(probs)
     logits[0, labels[0]] = -np.inf  # a masked class that came true
     infinite = refocal.evaluate(logits, labels, input="logits")
     assert infinite.given.measures["nll"].value == np.inf
+    assert infinite.refinement is None
+    assert words.explain_refinement(infinite).startswith("Of the Brier score of ")
     for report in (few, infinite):
-        assert report.refinement is None
-        assert words.explain_refinement(report) == ""
         assert "log loss of" not in render_page(report)
-    calibrated = dataclasses.replace(few, refinement=Refinement("nll", 0.5, 0.5, 0.0, 0.1, 0.1, 0.0, "none"))
-    # this does not deny that a calibrator fitted to other samples lowers it
-    nothing = "Calibrators cross-fitted to these samples alone do not clearly lower the log loss of 0.5000 as given."
-    assert words.explain_refinement(calibrated) == nothing
+
+
+def test_a_loss_that_calibration_does_not_clearly_lower():
+    """The sentence does not deny that a calibrator fitted to other samples lowers it."""
+    report = refocal.evaluate(*draw_overconfident(4), input="logits")
+    same = Refinement("nll", 0.5, 0.5, 0.0, 0.1, 0.1, 0.0, "none")
+    start = "Calibrators cross-fitted to these samples alone do not clearly lower the "
+    neither = dataclasses.replace(report, refinement=same, brier_refinement=dataclasses.replace(same, total=0.25))
+    assert words.explain_refinement(neither) == f"{start}log loss of 0.5000 or the Brier score of 0.2500 as given."
+    only = dataclasses.replace(report, brier_refinement=dataclasses.replace(same, total=0.25))
+    removed, kept = words.explain_refinement(only).split(". ")
+    assert removed.endswith("is miscalibration that post-hoc calibration removes")
+    assert kept == f"{start}Brier score of 0.2500 as given."

@@ -95,6 +95,31 @@ def refinement(
     Reference: Berta, Holzmüller, Jordan and Bach: Rethinking early stopping: refine, then calibrate. 2025.
     """
     kind: Score = _check.one_of(score, "score", get_args(Score))
+    (parts,) = split_losses(
+        scores,
+        labels,
+        (kind,),
+        calibrators=calibrators,
+        cv=cv,
+        random_state=random_state,
+        input=input,
+        sample_weight=sample_weight,
+    )
+    return parts
+
+
+def split_losses(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    kinds: Sequence[Score],
+    *,
+    calibrators: Sequence[Calibrator] | None = None,
+    cv: int = 5,
+    random_state: int = 0,
+    input: Input | None = None,
+    sample_weight: ArrayLike | None = None,
+) -> list[Refinement]:
+    """Split several losses by the same fits; arguments are those of `refinement`."""
     identity = FocalPosterior(gamma=0.0, input=input)
     logits, indices, weights = identity._prepare(scores, labels, sample_weight)
     logits = logits.astype(np.float64, copy=False)
@@ -108,32 +133,40 @@ def refinement(
         if classes == 2:
             calibrators = [*calibrators, PlattScaling(), IsotonicCalibration()]
     shares = np.full(rows, 1 / rows) if weights is None else weights / weights.sum()
-    given = _score(FocalPosterior(gamma=0.0, input="logits").predict_log_proba(logits), indices, kind)
-    best, method = given, "none"
     # Calibrators of probabilities learn a floor, which logarithms do not tell.
     told = np.exp(logits) if identity.input_ == "probs" else logits
     splits = list(KFold(folds, shuffle=True, random_state=random_state).split(logits))
+    names = ["none"]
+    losses = [_score(FocalPosterior(gamma=0.0, input="logits").predict_log_proba(logits), indices, kinds)]
     for calibrator in calibrators:
-        values = np.empty(rows)
+        values = np.empty((len(kinds), rows))
         for train, test in splits:
             fitted = clone(calibrator).set_params(input=identity.input_, classes=classes)
             fitted.fit(told[train], indices[train], None if weights is None else weights[train])
-            values[test] = _score(fitted.predict_log_proba(told[test]), indices[test], kind)
-        if shares @ values < shares @ best:
-            best, method = values, type(calibrator).__name__
-    total, after, removed = (_mean_and_error(values, shares) for values in (given, best, given - best))
-    return Refinement(kind, total[0], after[0], removed[0], total[1], after[1], removed[1], method)
+            values[:, test] = _score(fitted.predict_log_proba(told[test]), indices[test], kinds)
+        names.append(type(calibrator).__name__)
+        losses.append(values)
+    found = []
+    for kind, tried in zip(kinds, np.stack(losses, axis=1), strict=True):
+        best = int(np.argmin(tried @ shares))
+        parts = (_mean_and_error(values, shares) for values in (tried[0], tried[best], tried[0] - tried[best]))
+        (total, total_error), (after, after_error), (removed, removed_error) = parts
+        found.append(Refinement(kind, total, after, removed, total_error, after_error, removed_error, names[best]))
+    return found
 
 
-def _score(log_probs: np.ndarray, labels: np.ndarray, kind: Score) -> np.ndarray:
-    """Compute the loss of each sample."""
+def _score(log_probs: np.ndarray, labels: np.ndarray, kinds: Sequence[Score]) -> np.ndarray:
+    """Compute the losses of each sample, (len(kinds), N)."""
     rows = np.arange(len(labels))
-    if kind == "nll":
-        values: np.ndarray = -log_probs[rows, labels]
-        return values
-    errors = np.exp(log_probs)
-    errors[rows, labels] -= 1
-    return np.einsum("ij,ij->i", errors, errors)
+    values = np.empty((len(kinds), len(labels)))
+    for place, kind in enumerate(kinds):
+        if kind == "nll":
+            values[place] = -log_probs[rows, labels]
+        else:
+            errors = np.exp(log_probs)
+            errors[rows, labels] -= 1
+            values[place] = np.einsum("ij,ij->i", errors, errors)
+    return values
 
 
 def _mean_and_error(values: np.ndarray, shares: np.ndarray) -> tuple[float, float]:

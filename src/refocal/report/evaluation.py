@@ -30,7 +30,7 @@ from refocal.report.words import GIVEN, GIVEN_TITLE, lower_title
 if TYPE_CHECKING:
     from refocal.calibrators import Refinement
 
-_SAMPLES_TO_SPLIT = 100  # fewer do not tell how much of the log loss calibration removes
+_SAMPLES_TO_SPLIT = 100  # fewer do not tell how much of a loss calibration removes
 _MOST_TO_SPLIT = 20_000  # of more samples, every second, third, ... tells what calibration removes
 Step = Callable[[str], None]
 Adjust = Callable[[Method], Method]
@@ -185,6 +185,7 @@ def compare(
     truth = (data.labels, data.sample_weight)
     by_preference = (chosen, *reversed(score_maps))
     fitted = next((each.parameters for each in by_preference if each.parameters and each.on_slider), {})
+    parts = (None, None) if among else _split_losses(given, data, methods[0])
     return Report(
         source=source,
         samples=len(data.labels),
@@ -223,23 +224,42 @@ def compare(
         costs=None if cost_matrix is None else weigh_costs(compared, *truth, cost_matrix),
         thresholds=sweep_thresholds(compared, *truth) if classes == 2 else None,
         sets=None if coverage is None else measure_sets(compared, *truth, coverage),
-        refinement=None if among else _split_log_loss(given, data, methods[0]),
+        refinement=parts[0],
+        brier_refinement=parts[1],
     )
 
 
-def _split_log_loss(given: np.ndarray, data: TestData, method: Method) -> Refinement | None:
-    """Split the log loss of the scores as given; None if there are few samples or the loss is infinite."""
-    if len(given) < _SAMPLES_TO_SPLIT or not math.isfinite(method.measures["nll"].value):
-        return None
-    from refocal.calibrators import refinement
+def _split_losses(given: np.ndarray, data: TestData, method: Method) -> tuple[Refinement | None, Refinement | None]:
+    """Split the log loss and the Brier score of the scores as given.
+
+    Both are None if there are few samples, and a loss that is infinite is None.
+    """
+    from refocal.calibrators.loss_parts import split_losses
 
     some = slice(None, None, -(-len(given) // _MOST_TO_SPLIT))
     weights = None if data.sample_weight is None else data.sample_weight[some]
-    if weights is not None and np.count_nonzero(weights) < _SAMPLES_TO_SPLIT:
+    samples = len(given[some]) if weights is None else np.count_nonzero(weights)
+    if samples < _SAMPLES_TO_SPLIT:
+        return None, None
+    nll, brier = split_losses(given[some], data.labels[some], ("nll", "brier"), input="probs", sample_weight=weights)
+    # A report has the Brier score of P(y = 1), which is half of that of two classes.
+    return _rescale(nll, method, 1.0), _rescale(brier, method, 0.5 if given.shape[1] == 2 else 1.0)
+
+
+def _rescale(parts: Refinement, method: Method, unit: float) -> Refinement | None:
+    """Convert parts to the unit and the total of a report; None if the total is infinite."""
+    total, calibration = method.measures[parts.score].value, unit * parts.calibration
+    if not math.isfinite(total):
         return None
-    parts = refinement(given[some], data.labels[some], input="probs", sample_weight=weights)
-    total = method.measures["nll"].value
-    return replace(parts, total=total, refinement=total - parts.calibration)
+    return replace(
+        parts,
+        total=total,
+        refinement=total - calibration,
+        calibration=calibration,
+        total_error=unit * parts.total_error,
+        refinement_error=unit * parts.refinement_error,
+        calibration_error=unit * parts.calibration_error,
+    )
 
 
 def name_task(classes: int) -> str:

@@ -206,6 +206,7 @@ class Report:
         sets: Prediction sets with the caller's coverage; None if there are none.
         refinement: The log loss of the scores as given, split into what post-hoc calibration removes and what remains;
             None for fewer than 100 samples, for an infinite log loss, and if measured from sums.
+        brier_refinement: The same for the Brier score.
         calibrator: The recommended calibrator, fitted; None if nothing was fitted. It is not part of the JSON.
     """
 
@@ -230,6 +231,7 @@ class Report:
     thresholds: ThresholdDecisions | None = None
     sets: SetPredictions | None = None
     refinement: Refinement | None = None
+    brier_refinement: Refinement | None = None
     calibrator: Calibrator | None = field(default=None, compare=False, metadata={"json": False})
 
     @property

@@ -122,15 +122,23 @@ def explain_limits(methods: Sequence[Method]) -> str:
 
 
 def explain_refinement(report: Report) -> str:
-    """Say how much of the log loss is miscalibration; empty if it was not measured."""
-    parts = report.refinement
-    if parts is None:
-        return ""
-    total = format_number(parts.total)
-    if parts.calibration < 2 * parts.calibration_error or parts.calibration == 0:
-        return f"Calibrators cross-fitted to these samples alone do not clearly lower the log loss of {total} as given."
-    removed = f"{format_number(parts.calibration)} (standard error {format_number(parts.calibration_error)})"
-    return f"Of the log loss of {total} as given, {removed} is miscalibration that post-hoc calibration removes."
+    """Say how much of the log loss and the Brier score is miscalibration; empty if that was not measured."""
+    removed, kept = [], []
+    for name, parts in (("log loss", report.refinement), ("Brier score", report.brier_refinement)):
+        if parts is None:
+            continue
+        loss = f"the {name} of {format_number(parts.total)}"
+        if parts.calibration < 2 * parts.calibration_error or parts.calibration == 0:
+            kept.append(loss)
+            continue
+        amount = f"{format_number(parts.calibration)} (standard error {format_number(parts.calibration_error)})"
+        first = f"Of {loss} as given, {amount} is miscalibration that post-hoc calibration removes"
+        removed.append(f"of {loss}, {amount}" if removed else first)
+    sentences = ["; ".join(removed) + "."] if removed else []
+    if kept:
+        losses = " or ".join(kept)
+        sentences.append(f"Calibrators cross-fitted to these samples alone do not clearly lower {losses} as given.")
+    return " ".join(sentences)
 
 
 def format_interval(measure: str, value: Estimate) -> str:
