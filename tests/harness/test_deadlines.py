@@ -40,6 +40,28 @@ def test_the_run_goes_on_after_tests_that_hang(tmp_path):
     assert "crashed while running 'test_made.py::test_hangs_beyond_python'" in printed
 
 
+ALONE = """
+import time
+import pytest
+
+@pytest.mark.timeout(1)
+def test_ends():
+    pass
+
+@pytest.mark.timeout(1)
+def test_hangs():
+    time.sleep(30)
+"""
+
+
+def test_without_pytest_timeout_a_hung_test_ends_the_run(tmp_path):
+    """As in the environment of `make test-gpu`."""
+    status, printed = run_tests(tmp_path, ALONE, "-p", "no:timeout", "-o", "timeout_grace=1")
+    assert status == 1, printed
+    assert "Timeout (0:00:02)!" in printed
+    assert "in test_hangs" in printed
+
+
 @pytest.mark.slow
 def test_slow_tests_have_more_time(request):
     assert request.node.get_closest_marker("timeout").args == (3600,)

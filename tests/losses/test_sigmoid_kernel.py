@@ -42,6 +42,23 @@ def test_sigmoid(alpha, dtype, size, reduction):
     ).all()
 
 
+@pytest.mark.parametrize("ignored", [-1, 7])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_sigmoid_ignores_the_index_it_is_told(ignored, reduction):
+    logits, target = torch.linspace(-3, 3, 7, device=DEVICE), torch.tensor([0, 1, 1, 0, 1, 0, 0], device=DEVICE)
+    spec = LossSpec(2.0, ignored, reduction=reduction, alpha=0.25)
+    counts = torch.arange(7, device=DEVICE) % 3 > 0
+    leaf = logits.clone().requires_grad_()
+    loss = dispatch.sigmoid_focal_loss(leaf, torch.where(counts, target, ignored), spec)
+    loss.sum().backward()
+    kept = logits[counts].requires_grad_()
+    expected = sigmoid_focal(kept, target[counts], spec)
+    expected.sum().backward()
+    torch.testing.assert_close(loss[counts] if reduction == "none" else loss, expected)
+    torch.testing.assert_close(leaf.grad[counts], kept.grad)
+    assert (leaf.grad[~counts] == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16])
 def test_sigmoid_with_targets_of_any_type(dtype):
     logits, target = torch.linspace(-3, 3, 7, device=DEVICE), torch.tensor([0, 1, 1, 0, 1, 0, 0], device=DEVICE)

@@ -15,6 +15,7 @@ import pytest
 from data_sets import predictions
 
 from refocal import scale
+from refocal.cli import main
 
 pytest.importorskip("ray")
 TOKEN = "5f" * 32
@@ -66,6 +67,25 @@ def evaluate(address, launch):
         return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
     return run
+
+
+def test_a_cluster_that_does_not_start_is_an_error_in_one_line(tmp_path, monkeypatch, capsys):
+    """Ray gives a node 30 seconds, which a loaded machine may miss."""
+
+    def init(*, address, **_):
+        if address == "auto":
+            raise ConnectionError
+        message = "The current node timed out during startup."
+        raise Exception(message)
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_task_oom_retries", "RAY_IGNORE_UNHANDLED_ERRORS"):
+        monkeypatch.setenv(name, "")  # `connect` sets them, for the whole process
+    predictions(5, 0).write(tmp_path / "a.npz")
+    assert main(["evaluate", str(tmp_path / "a.npz"), "--engine", "ray"]) == 1
+    wanted = "refocal: no Ray cluster could be started on this machine: The current node timed out during startup.\n"
+    assert capsys.readouterr() == ("", wanted)
 
 
 @pytest.mark.thorough

@@ -12,13 +12,13 @@ import time
 
 import numpy as np
 import pytest
-from data_sets import SIZES, predictions, spoil, write
+from data_sets import SIZES, predictions, write
 from sklearn.base import clone
 
 from refocal import scale
 from refocal.calibrators import FocalPosterior, TemperatureScaling
 from refocal.cli import main
-from refocal.predictions import Predictions, PredictionsError
+from refocal.predictions import Predictions
 
 ONE, TWO = FocalPosterior(gamma=1.0), FocalPosterior(gamma=2.0)
 
@@ -66,6 +66,22 @@ def test_outputs_stay_if_a_calibrator_does_not_fit(tmp_path, inputs):
     assert scale.apply(ONE, inputs, out).kept == 3
 
 
+@pytest.mark.parametrize("classes", [4, None])
+def test_outputs_stay_if_a_calibrator_does_not_fit_one_of_the_files(tmp_path, inputs, classes):
+    out = tmp_path / "out"
+    scale.apply(ONE, inputs, out)
+    before = content(out)
+    if classes is None:
+        inputs[2].write_bytes(inputs[2].read_bytes()[:-100])
+    else:
+        Predictions(np.zeros((9, classes)), input="logits").write(inputs[2], overwrite=True)
+    fitted = TemperatureScaling().fit(np.eye(5), [0, 1, 2, 3, 0])
+    for paths in (inputs, inputs[2]):
+        with pytest.raises(ValueError, match=r"c\.npz"):
+            scale.apply(fitted, paths, out, overwrite=True)
+        assert content(out) == before
+
+
 def test_outputs_stay_if_a_cluster_cannot_be_reached(tmp_path, inputs):
     pytest.importorskip("ray")
     out = tmp_path / "out"
@@ -82,13 +98,15 @@ def test_outputs_are_replaced_one_by_one(tmp_path):
     files, out = [tmp_path / f"part-{number}.parquet" for number in (0, 1, 3, 4)], tmp_path / "out"
     scale.apply(ONE, files, out)
     before = content(out)
-    good = files[2].read_bytes()
-    spoil(files[2], 0)
-    with pytest.raises(PredictionsError):  # ends the run before the last two, as a kill would
-        scale.apply(TWO, files, out, overwrite=True)
+
+    def stop(update):
+        if (update.what, update.files) == ("calibrating", 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scale.apply(TWO, files, out, overwrite=True, progress=stop)
     after = content(out)
     assert [after[path.name] == before[path.name] for path in files] == [False, False, True, True]
-    files[2].write_bytes(good)
     for calibrator in (ONE, TWO):
         with pytest.raises(ValueError, match="holds outputs of another calibrator"):
             scale.apply(calibrator, files, out)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from small_runs import CPU, StoppedError, stop_after, weights
 
+from refocal.losses import FocalLoss
 from refocal_lab.cli import main
 from refocal_lab.cli.parser import build_parser
 from refocal_lab.cli.recipes import build_recipes
@@ -210,9 +211,12 @@ def test_a_file_names_them_too_and_gamma_reaches_the_loss(tmp_path, capsys):
 def test_a_schedule_of_ones_own_is_that_of_the_kept_epoch(tmp_path):
     assert main(["train", "--data", "digits", "--model", "mlp", "--loss", "mine:scheduled", *QUICK]) == 0
     folder = tmp_path / "runs" / "digits-mlp-mine.scheduled-s0"
-    assert load_loss(folder).gamma.current_gamma == 1.0
-    RunFolder(folder).update_card(kept_epoch=2)
-    assert load_loss(folder).gamma.current_gamma == 2.0
+    logits, target = torch.tensor([[1.0, 0.0, -1.0]]), torch.tensor([0])
+    for kept, gamma in ((4, 1.0), (3, 1.0), (2, 2.0), (1, 3.0)):  # all but epoch 4 are the first with their gamma
+        RunFolder(folder).update_card(kept_epoch=kept)
+        loss, stated = load_loss(folder), FocalLoss(gamma)
+        torch.testing.assert_close(loss(logits, target), stated(logits, target))
+        torch.testing.assert_close(loss.posterior(logits), stated.posterior(logits))
 
 
 def test_a_layer_that_is_not_used_does_not_stop_a_training(tmp_path):

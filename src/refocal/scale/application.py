@@ -59,7 +59,8 @@ def apply(
         folder: The folder for the outputs. It is created if it does not exist.
         columns: The columns of the scores, as for `evaluate`. All other columns of parquet and csv files are written
             again, before the probabilities.
-        overwrite: Write all outputs, including existing ones. Each is replaced when the new one is complete.
+        overwrite: Write all outputs, including existing ones. The first rows of every file are checked before the first
+            output is replaced. Each is replaced when the new one is complete.
         engine: "local" or "ray", as for `evaluate`.
         address: Address of the cluster, as for `evaluate`.
         progress: Called with a `ProgressUpdate` after each file or task.
@@ -107,16 +108,14 @@ def apply(
         if not overwrite:
             outputs.check(files, calibrator=mine)
         missing = [path for path in files if overwrite or not os.path.lexists(out / path.name)]
-        run = partial(
-            _apply_file,
-            calibrator=calibrator,
-            made_by=mine,
-            outputs=outputs,
-            columns=columns if form is None else form.choice,
-        )
+        columns = columns if form is None else form.choice
+        check = partial(_check_file, calibrator=calibrator, columns=columns)
+        run = partial(_apply_file, calibrator=calibrator, made_by=mine, outputs=outputs, columns=columns)
         rows = 0
         if missing:
             with open_engine(engine, address, progress) as running:
+                if any(os.path.lexists(out / path.name) for path in missing):  # replace none unless all files fit
+                    running.each(check, missing, what="checking")
                 rows = running.each(run, missing, what="calibrating")
     return ApplySummary(rows, len(missing), len(files) - len(missing))
 
@@ -240,6 +239,20 @@ def with_probs(block: Predictions, probs: np.ndarray) -> Predictions:
     is_one = block.task != "multilabel" and (block.scores.ndim == 1 or block.scores.shape[1] == 1)
     scores = probs[:, 1].reshape(block.scores.shape) if is_one else probs
     return replace(block, scores=scores, input="probs", source=None)
+
+
+def _check_file(path: Path, *, calibrator: Calibrator, columns: ColumnChoice | None) -> int:
+    """Calibrate the first rows of a file, without writing them. They show whether the calibrator fits."""
+    choice = choose_task(calibrator, columns)
+    try:
+        with PredictionsReader(path, columns=choice, carry=True, labels=False, warn=False) as blocks:
+            first = next(iter(blocks))
+    except NoRowsError:
+        return 0
+    Form.of(first, path).check_input(calibrator)
+    check_finite(first, path)
+    _predict(calibrator, first, path)
+    return len(first)
 
 
 def _apply_file(

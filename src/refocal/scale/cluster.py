@@ -40,12 +40,26 @@ def connect(address: str | None) -> None:
             ray.init(address=address or "auto", **quiet)
     except (ConnectionError, ray.exceptions.AuthenticationError) as error:
         if address is None and isinstance(error, ConnectionError):
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(address="local", include_dashboard=False, **quiet)
+            _start(quiet)
             return
         reason = f"{error}".partition(". ")[0]  # the rest are hints for those who started the cluster
         msg = f"the Ray cluster at {address or 'auto'} cannot be reached: {reason}; {_TOKEN}"
         raise ConnectionError(msg) from error
+
+
+def _start(settings: dict[str, Any]) -> None:
+    """Start a cluster on this machine."""
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(address="local", include_dashboard=False, **settings)
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        # Ray raises this if a node has not started after 30 seconds, which a loaded machine may miss.
+        msg = f"no Ray cluster could be started on this machine: {error}"
+        raise RuntimeError(msg) from error
 
 
 def leave() -> None:

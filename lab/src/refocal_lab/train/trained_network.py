@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from refocal.losses import find_policy
+from refocal.losses import Scheduled, find_policy
 from refocal_lab.train import checkpoint
 from refocal_lab.train.models import build
 from refocal_lab.train.objective import SCHEDULED, build_loss, gamma_at_epoch
@@ -78,4 +78,7 @@ def load_loss(path: str | os.PathLike[str]) -> nn.Module:
                 msg = f"the checkpoint {file} does not hold the learned gammas: loss.gamma.{name} does not fit"
                 raise checkpoint.CheckpointError(msg)
             tensor.copy_(found)
+    if policy is not None and policy.current_gamma is not None and policy.closed_form_gamma is not None:
+        # A schedule's posterior is that of the epochs it has completed; here the kept epoch counts for both.
+        loss.gamma = Scheduled((), (policy.current_gamma,))
     return loss
