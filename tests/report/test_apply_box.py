@@ -143,6 +143,9 @@ def test_a_command_is_repeated_with_save_unless_it_saved(fitted):
     made = {**fitted.settings, "command": "refocal calibrate val.npz"}
     first = read_boxes(dataclasses.replace(fitted, settings=made))["Command line"].splitlines()
     assert first[:2] == ["refocal calibrate val.npz \\", "  --force --save cal.json"]
+    forced = {**made, "command": "refocal calibrate val.npz --report 'a b.html' --force"}
+    again = read_boxes(dataclasses.replace(fitted, settings=forced))["Command line"].splitlines()
+    assert again[:2] == ["refocal calibrate val.npz --report 'a b.html' --force \\", "  --save cal.json"]
     saved = read_boxes(dataclasses.replace(fitted, settings={**made, "calibrator": "my cal.json"}))
     assert saved["Command line"].startswith("refocal apply 'my cal.json' new.csv")
     assert "save" not in saved["Python"]

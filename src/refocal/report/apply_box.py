@@ -125,7 +125,8 @@ def _command(report: AnyReport) -> str:
     lines = [f"refocal apply {saved} new{suffix} \\", f"  --out calibrated{suffix}{_columns(report)}"]
     made = report.settings.get("command")
     if made is not None and "calibrator" not in report.settings:
-        lines = [f"{made} \\", f"  --force --save {saved}", *lines]
+        force = "" if "--force" in shlex.split(made) else "--force "
+        lines = [f"{made} \\", f"  {force}--save {saved}", *lines]
     return "\n".join(lines)
 
 
