@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from refocal.losses.internals import runs_at_once
 
-PLAIN_TYPES = (Tensor, nn.Parameter)
+_PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def is_eager(logits: Any) -> bool:
     """Whether PyTorch runs each operation on a tensor at once, and differentiates it in reverse mode if at all."""
-    return type(logits) in PLAIN_TYPES and not torch.compiler.is_compiling() and runs_at_once()
+    return type(logits) in _PLAIN_TYPES and runs_at_once()
 
 
 def is_constant_beside(tensor: Any, logits: Tensor) -> bool:

@@ -52,10 +52,9 @@ def is_in_forward_mode() -> bool:
 
 
 def runs_at_once() -> bool:
-    """Whether operations run when they are called: no tracing, dispatch mode, transformation or forward mode.
-
-    `torch.compile` must be excluded before: this function cannot be compiled.
-    """
+    """Whether operations run when they are called: no compiling, tracing, modes, transformation or forward mode."""
+    if torch.compiler.is_compiling():  # asked first, because `torch.compile` cannot trace the other questions
+        return False
     return not (_is_traced() or is_inside_transformation() or _count_modes() or is_in_forward_mode())
 
 

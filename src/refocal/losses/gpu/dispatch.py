@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from refocal._arrays import is_transformed
-from refocal.losses.eager import PLAIN_TYPES, is_constant_beside, is_eager
+from refocal.losses.eager import is_constant_beside, is_eager
 from refocal.losses.formulas import focal_rows, sigmoid_focal
 from refocal.losses.gpu import execute
 from refocal.losses.gpu.calls import (
@@ -49,7 +49,7 @@ _MOST_SCALED = 1 << 30  # elements that 32-bit offsets reach
 
 def supports(logits: Any, target: Any, weight: Any = None) -> bool:
     """Whether kernels can run on these tensors: on a GPU, outside of tracing and transformations."""
-    if not _runs_on(logits) or not is_constant_beside(target, logits):
+    if not (is_eager(logits) and has_kernels(logits) and is_constant_beside(target, logits)):
         return False
     return weight is None or is_constant_beside(weight, logits)
 
@@ -72,7 +72,7 @@ def supports_map(logits: Tensor, gamma: Any) -> bool:
     """Whether a kernel computes this posterior map: batches of logits without gradient, one moderate gamma."""
     if logits.ndim < 2 or logits.requires_grad or not isinstance(gamma, (int, float)):
         return False
-    if not 0 <= gamma <= _LARGEST_GAMMA or not _runs_on(logits) or is_transformed(logits):
+    if not 0 <= gamma <= _LARGEST_GAMMA or not (is_eager(logits) and has_kernels(logits)) or is_transformed(logits):
         return False
     return 2 <= logits.shape[1] <= LONGEST_ROW_ON_CHIP and logits.numel() > 0
 
@@ -90,10 +90,6 @@ def supports_chunk(logits: Tensor, spec: LossSpec) -> bool:
 def has_kernels(logits: Tensor) -> bool:
     """Whether there are kernels for tensors on this device and of this type."""
     return ((logits.is_cuda and _CUDA_KERNELS) or (logits.is_cpu and INTERPRETED)) and logits.dtype in _DTYPES
-
-
-def _runs_on(logits: Any) -> bool:
-    return type(logits) in PLAIN_TYPES and has_kernels(logits) and is_eager(logits)
 
 
 def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor | None:

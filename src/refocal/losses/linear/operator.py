@@ -70,8 +70,10 @@ def linear_focal(  # noqa: PLR0917 operators are called with positional argument
     rows = len(target) if kept is None else len(kept)
     losses, of_hidden, of_head, of_bias = _allocate(hidden, head, target, bias, sum_dtype, dtype, wanted)
     if kept is not None or not rows:
-        for result in (losses, of_hidden, of_head):
-            result.zero_()
+        losses.zero_()
+        of_hidden.zero_()
+    if not rows:  # otherwise the first chunk sets it
+        of_head.zero_()
     of_bias.zero_()
 
     weights, offsets = head.to(dtype), None if bias is None else bias.to(dtype)
