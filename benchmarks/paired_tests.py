@@ -9,6 +9,7 @@ import argparse
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
@@ -26,6 +27,14 @@ def noisy_copies(rng: np.random.Generator, count: int) -> Pair:
     score = 2 * rng.standard_normal(count)
     one, two = (scipy.special.expit(score + rng.standard_normal(count)) for _ in range(2))
     return one, two, (rng.random(count) < scipy.special.expit(score)).astype(int)
+
+
+def noisy_copies_of_ten_classes(rng: np.random.Generator, count: int) -> Pair:
+    """The same for ten classes: two models of the same quality, each with its own noise, both too confident."""
+    score = 1.5 * rng.standard_normal((count, 10))
+    one, two = (scipy.special.softmax(score + 0.7 * rng.standard_normal(score.shape), axis=1) for _ in range(2))
+    truth = scipy.special.softmax(score, axis=1)
+    return one, two, (truth.cumsum(axis=1) < rng.random((count, 1))).sum(axis=1).clip(0, 9)
 
 
 def both_calibrated(rng: np.random.Generator, count: int) -> Pair:
@@ -74,10 +83,12 @@ MEANS = ("nll", "brier", "auroc")
 SHARES = ("error", "confidence_share share", "confidence_share accuracy")
 CHEAP = ("nll", "brier", *SHARES)  # they need no resamples, so they get FACTOR times as many samples
 BY_CLASS = ("classwise_ece", "thresholded_ece", "top_k_ece")  # they need the probabilities of both classes
+NORMS: dict[str, dict[str, Any]] = {"ece, norm='l2'": {"norm": "l2"}, "ece, debias=True": {"debias": True}}
 FACTOR = 50
 # The measures in which the models of a situation are equal; the last two situations show power.
 SITUATIONS: dict[Callable[..., Pair], tuple[str, ...]] = {
-    noisy_copies: (*ERRORS, KERNEL, *BY_CLASS, "mce", *PARTS, *MEANS, "aurc", *SHARES),
+    noisy_copies: (*ERRORS, KERNEL, *BY_CLASS, "mce", *NORMS, *PARTS, *MEANS, "aurc", *SHARES),
+    noisy_copies_of_ten_classes: ("ece", "adaptive_ece", "classwise_ece", "thresholded_ece"),
     both_calibrated: (*ERRORS, KERNEL),
     same_gap: ERRORS,
     opposite_gaps: (*ERRORS, KERNEL, "brier"),
@@ -92,12 +103,11 @@ def find_p_value(task: tuple[Callable[..., Pair], str, int, int]) -> float:
     situation, name, count, seed = task
     rng = np.random.default_rng(seed)
     first, second, labels = situation(rng, count)
-    measure, _, part = name.partition(" ")
-    settings = {"part": part} if part else {"k": 1} if measure == "top_k_ece" else {}
-    kind = "binary"
-    if measure in BY_CLASS:
+    measure, _, part = name.partition(",")[0].partition(" ")
+    settings = NORMS.get(name, {"part": part} if part else {"k": 1} if measure == "top_k_ece" else {})
+    if measure in BY_CLASS and first.ndim == 1:
         first, second = (np.stack([1 - claim, claim], axis=1) for claim in (first, second))
-        kind = "multiclass"
+    kind = "binary" if first.ndim == 1 else "multiclass"
     test = metrics.paired_test(
         getattr(metrics, measure), first, second, labels, task=kind, resamples=RESAMPLES, seed=rng, **settings
     )

@@ -86,7 +86,7 @@ def scores_to_probs(scores: ArrayLike, *, input: Input, log: bool = False) -> np
 
 
 def claim_second_class(probs: np.ndarray) -> np.ndarray:
-    """Take P(y = 1) from probabilities of two classes (N, 2): below 1 unless P(y = 0) is 0, although 1 may be nearer."""
+    """Take P(y = 1) of two classes (N, 2): below 1 unless P(y = 0) is 0, although 1 may be nearer."""
     return np.where(probs[:, 0] > 0, np.minimum(probs[:, 1], np.nextafter(1.0, 0.0)), probs[:, 1])
 
 
