@@ -366,6 +366,16 @@ def test_a_plan_is_found_without_reading_the_gammas():
             compare(logits, target, PLAIN._replace(gamma=Gammas(gammas)), "mean")
 
 
+@pytest.mark.parametrize(("capability", "supported"), [((7, 5), False), ((8, 0), True), ((12, 0), True)])
+def test_gpus_that_triton_does_not_support_compute_the_formulas(monkeypatch, capability, supported):
+    with FakeTensorMode():
+        logits = torch.empty(2, 3, device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(dispatch, "_compiles_for", dispatch._compiles_for.__wrapped__)
+    assert dispatch.has_kernels(logits) is supported
+
+
 def test_what_no_kernel_computes_is_not_copied(monkeypatch):
     entered, compute = [], dispatch.focal_loss
     monkeypatch.setattr(dispatch, "focal_loss", lambda *call: (entered.append(call), compute(*call))[1])

@@ -42,6 +42,7 @@ from refocal.losses.rows import loss_dtype, reduce, to_rows
 from refocal.losses.spec import LossSpec, SpecByClass
 
 _CUDA_KERNELS = HAS_TRITON and torch.version.hip is None
+_LEAST_CAPABILITY = (8, 0)  # the oldest GPUs that Triton supports
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LARGEST_GAMMA = 100  # of a posterior map: from 128 on, (1/2)^(gamma - 1) is not a normal float32
 _MOST_SCALED = 1 << 30  # elements that 32-bit offsets reach
@@ -89,7 +90,15 @@ def supports_chunk(logits: Tensor, spec: LossSpec) -> bool:
 
 def has_kernels(logits: Tensor) -> bool:
     """Whether there are kernels for tensors on this device and of this type."""
-    return ((logits.is_cuda and _CUDA_KERNELS) or (logits.is_cpu and INTERPRETED)) and logits.dtype in _DTYPES
+    if logits.is_cuda:
+        return _CUDA_KERNELS and logits.dtype in _DTYPES and _compiles_for(logits.device)
+    return INTERPRETED and logits.is_cpu and logits.dtype in _DTYPES
+
+
+@functools.cache
+def _compiles_for(gpu: torch.device) -> bool:
+    """Whether Triton compiles kernels for this GPU; older ones compute the plain formulas."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(gpu) >= _LEAST_CAPABILITY
 
 
 def focal_loss(logits: Tensor, target: Tensor, weight: Tensor | None, spec: LossSpec) -> Tensor | None:
