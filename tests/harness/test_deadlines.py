@@ -55,8 +55,8 @@ def test_hangs():
 
 
 def test_without_pytest_timeout_a_hung_test_ends_the_run(tmp_path):
-    """As in the environment of `make test-gpu`."""
-    status, printed = run_tests(tmp_path, ALONE, "-p", "no:timeout", "-o", "timeout_grace=1")
+    """As in the environment of `make test-gpu`. The run cannot remove its temporary folder any more."""
+    status, printed = run_tests(tmp_path, ALONE, "-p", "no:timeout", "-o", "timeout_grace=1", TMPDIR=str(tmp_path))
     assert status == 1, printed
     assert "Timeout (0:00:02)!" in printed
     assert "in test_hangs" in printed
