@@ -107,8 +107,8 @@ def test_masked_classes_do_not_matter(dtype):
 
 def test_logits_too_far_apart_for_their_dtype():
     signs = np.array([[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]])
-    with pytest.raises(ValueError, match="differences that are finite in float64, got logits of size 1.5e"):
-        FocalTemperatureScaling().fit(1.5e308 * signs, [0, 1, 1])
+    with pytest.raises(ValueError, match="differences that are finite in float64, got logits of size"):
+        FocalTemperatureScaling().fit(1.7e308 * signs, [0, 1, 1])
     for calibrator in (TemperatureScaling(), FocalTemperatureScaling()):
         assert calibrator.fit((3e38 * signs).astype(np.float32), [0, 1, 1]).temperature_ > 1e38
 
