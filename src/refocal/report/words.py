@@ -123,7 +123,8 @@ def explain_limits(methods: Sequence[Method]) -> str:
 
 def explain_refinement(report: Report) -> str:
     """Say how much of the log loss and the Brier score is miscalibration; empty if that was not measured."""
-    removed, kept = [], []
+    removed: list[str] = []
+    kept: list[str] = []
     for name, parts in (("log loss", report.refinement), ("Brier score", report.brier_refinement)):
         if parts is None:
             continue
