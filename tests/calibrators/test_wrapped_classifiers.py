@@ -141,6 +141,8 @@ def test_classes_in_another_order_than_those_of_the_classifier_are_rejected():
             model.predict(X)
     with pytest.raises(ValueError, match=r"\[0, 1\], got \[1.0, 0.0\]"):
         Calibrated(LogisticRegression(), TemperatureScaling(classes=[1.0, 0.0]), cv=3).fit(X, DIGITS % 2)
+    with pytest.raises(ValueError, match=r"classes must be 2 different labels, .*, got \[0, 1, 1\]"):
+        Calibrated(LogisticRegression(), TemperatureScaling(classes=[0, 1, 1]), cv=3).fit(X, DIGITS % 2)
     renamed = Calibrated(fitted, TemperatureScaling(classes=["c", "d", "e"]))
     predicted = renamed.fit(X[120:], [name[0] for name in names[120:]]).predict(X)
     assert predicted.tolist() == [name[0] for name in fitted.predict(X)]

@@ -309,7 +309,7 @@ def _check_order(estimator: Any, classes: ArrayLike | None) -> None:
     if classes is None or np.ndim(classes) > 1 or not isinstance(columns, np.ndarray):
         return  # the calibrator rejects more than one axis
     own, given = columns.tolist(), list_classes(classes).tolist()
-    if own != given and set(own) == set(given):  # 1.0 is 1
+    if own != given and len(own) == len(given) and set(own) == set(given):  # 1.0 is 1
         msg = f"classes of the calibrator must be in the order of the classifier's, {own!r:.100}, got {given!r:.100}"
         raise ValueError(msg)
 
