@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import special
 
 import refocal
 from few_digits import load_few_digits
 from refocal import metrics, scale
-from refocal.calibrators import TemperatureScaling, folded
+from refocal.calibrators import FocalPosterior, TemperatureScaling, folded
 from refocal.calibrators.conversion import scores_to_probs
 from refocal.predictions import Predictions
 from refocal.report import METHODS, calibrate, cross_calibrate, evaluate, measure
@@ -84,6 +85,20 @@ def test_log_odds_of_two_classes_count_alike_on_both_sides(tmp_path, columns, wr
     Predictions(rows, input="logits", labels=labels).write(tmp_path / "test.npz")
     streamed = scale.evaluate([str(tmp_path / "test.npz")])
     assert streamed.given.measures["nll"].value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("calibrator", [None, FocalPosterior(gamma=0.0, input="probs")])
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_files_of_probabilities_near_0_and_1_count_alike_on_both_sides(tmp_path, calibrator, wrong):
+    scores, labels = np.array([40.0, -40.0, 1.0, -1.0] * 5), np.array([1, 0, 1, 0] * 5)
+    labels[wrong] = wrong
+    probs, weights = special.expit(np.column_stack([-scores, scores])), np.arange(20.0) + 1
+    Predictions(probs, input="probs", labels=labels, sample_weight=weights).write(tmp_path / "test.npz")
+    streamed = scale.evaluate([str(tmp_path / "test.npz")], calibrator=calibrator)
+    expected = evaluate(probs, labels, input="probs", sample_weight=weights).given.measures
+    for method in streamed.methods:
+        found = {name: method.measures[name].value for name in ("nll", "brier", "ece", "error")}
+        assert found == pytest.approx({name: expected[name].value for name in found}, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from refocal import _check
 from refocal._check import Input
-from refocal.calibrators.conversion import claim_second_class, scores_to_probs
+from refocal.calibrators.conversion import scores_to_probs
 from refocal.metrics import CalibrationAccumulator, CalibrationSummary
 from refocal.predictions import ColumnChoice
 from refocal.report.record import Report
@@ -33,6 +35,8 @@ from refocal.scale.sampling import draw_sample
 if TYPE_CHECKING:
     from refocal.calibrators import Calibrator
     from refocal.report.selection import Candidate
+
+_SMALL = 1e-6  # of larger probabilities p, 1 - p has at least ten digits
 
 
 class BlockSums(NamedTuple):
@@ -175,7 +179,7 @@ def _accumulate(block: Block, input: Input, calibrator: Calibrator | None) -> Ca
             accumulator.update(log_probs[:, 1] - log_probs[:, 0], labels, input=input, sample_weight=sample_weight)
         else:
             probs = scores_to_probs(scores, input=input) if calibrator is None else calibrator.predict_proba(scores)
-            accumulator.update(claim_second_class(probs), labels, sample_weight=sample_weight)
+            _add_pairs(accumulator, probs, labels, sample_weight)
         return accumulator
     accumulator = CalibrationAccumulator()
     if calibrator is None:
@@ -183,3 +187,17 @@ def _accumulate(block: Block, input: Input, calibrator: Calibrator | None) -> Ca
     else:
         accumulator.update(calibrator.predict_proba(scores), labels, sample_weight=sample_weight)
     return accumulator
+
+
+def _add_pairs(
+    accumulator: CalibrationAccumulator, probs: np.ndarray, labels: np.ndarray, sample_weight: np.ndarray | None
+) -> None:
+    """Add probabilities of two classes (n, 2): small ones as log-odds, because 1 - p has fewer digits than p."""
+    small = probs.min(axis=1) < _SMALL
+    with np.errstate(divide="ignore"):
+        log_odds = np.diff(np.log(probs[small])).ravel()
+    kinds: tuple[Input, Input] = ("probs", "logits")
+    for rows, claims, kind in zip((~small, small), (probs[~small, 1], log_odds), kinds, strict=True):
+        if len(claims):
+            weights = None if sample_weight is None else sample_weight[rows]
+            accumulator.update(claims, labels[rows], input=kind, sample_weight=weights)
