@@ -13,6 +13,8 @@ from refocal import cli, detection, sigmoid_posterior
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.timeout(900)  # the first test trains the detector
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_shapes_detector.py"
 
 

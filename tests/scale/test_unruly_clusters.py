@@ -82,7 +82,9 @@ class RowReader(parts.RowReader):  # in __main__, so that it is sent to the work
 
 measuring.RowReader = RowReader
 tasks.RETRIES, tasks._SECONDS_TO_END = 1, 0.5
-cluster._SECONDS_TO_ANSWER, cluster._SECONDS_OF_SILENCE, cluster._SECONDS_TO_LEAVE = 0.5, 3.0, 1.0
+cluster._SECONDS_TO_ANSWER, cluster._SECONDS_TO_LEAVE = 0.5, 1.0
+if what == "goes on":  # until the cluster stops; elsewhere a loaded machine may be silent for longer
+    cluster._SECONDS_OF_SILENCE = 3.0
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main())
 """
