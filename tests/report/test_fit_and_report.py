@@ -101,6 +101,16 @@ def test_files_of_probabilities_near_0_and_1_count_alike_on_both_sides(tmp_path,
         assert found == pytest.approx({name: expected[name].value for name in found}, rel=1e-12)
 
 
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_log_odds_beyond_the_smallest_number_count_alike_in_memory_and_in_files(tmp_path, wrong):
+    scores, labels = np.array([760.0, -760.0, 1.0, -1.0] * 5), np.array([1, 0, 1, 0] * 5)
+    labels[wrong] = wrong
+    Predictions(scores, input="logits", labels=labels).write(tmp_path / "test.npz")
+    streamed = scale.evaluate([str(tmp_path / "test.npz")])
+    for report in (evaluate(scores, labels, input="logits"), streamed):
+        assert report.given.measures["nll"].value == np.inf
+
+
 @pytest.mark.parametrize(
     ("sharpness", "regime"), [(0.5, "underconfident"), (1.0, "calibrated"), (2.5, "overconfident")]
 )

@@ -52,8 +52,9 @@ def _fit_float32(logits: np.ndarray) -> bool:
     """Whether float32 has room for these logits, their temperature, and the squares of both."""
     if logits.dtype != np.float32:
         return False
-    finite = np.isfinite(logits)
-    size = max(logits.max(where=finite, initial=0.0), -logits.min(where=finite, initial=0.0))
+    size = max(logits.max(initial=0.0), -logits.min(initial=0.0))
+    if not np.isfinite(size):  # masks; other logits need no array that says which are finite
+        size = np.abs(logits).max(where=np.isfinite(logits), initial=0.0)
     return bool(1e-12 < size < 1e12 or size == 0)
 
 

@@ -174,12 +174,8 @@ def _accumulate(block: Block, input: Input, calibrator: Calibrator | None) -> Ca
     scores, labels, sample_weight = block
     if scores.ndim == 1 or scores.shape[1] <= 2:  # a binary task, which is about P(y = 1)
         accumulator = CalibrationAccumulator(task="binary")
-        if calibrator is None and input == "logits":
-            log_probs = scores_to_probs(scores, input=input, log=True)
-            accumulator.update(log_probs[:, 1] - log_probs[:, 0], labels, input=input, sample_weight=sample_weight)
-        else:
-            probs = scores_to_probs(scores, input=input) if calibrator is None else calibrator.predict_proba(scores)
-            _add_pairs(accumulator, probs, labels, sample_weight)
+        probs = scores_to_probs(scores, input=input) if calibrator is None else calibrator.predict_proba(scores)
+        _add_pairs(accumulator, probs, labels, sample_weight)
         return accumulator
     accumulator = CalibrationAccumulator()
     if calibrator is None:
