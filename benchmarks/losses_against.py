@@ -1,7 +1,8 @@
 """Losses on a GPU, of this version and of another: forward and backward, in two processes that take turns.
 
-The other version is the folder `src` of another checkout. Replay is the median of CUDA-graph replays, which leave out
-the host; wall is the shortest of many rounds of eager calls, because what else the host does only adds to it.
+The other version is the folder `src` of another checkout. Replay is the shortest of three medians of CUDA-graph
+replays, which leave out the host; wall is the shortest of many rounds of eager calls, because what else the host does
+only adds to it.
 
     git worktree add ../before fc6782d7
     python benchmarks/losses_against.py ../before/src --out against.md
@@ -19,7 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TURNS = 12  # of each version and case
+TURNS, LONG_TURNS = 60, 12  # of each version and case; the second if a call takes long
+LONG = 0.2  # milliseconds
 CALLS = 40  # eager calls in a turn
 
 
@@ -73,7 +75,7 @@ def work() -> None:
 
     sys.stdin.readline()
     for name, run in cases():
-        print(json.dumps([name, replay_ms(run, repeats=40)]), flush=True)
+        print(json.dumps([name, min(replay_ms(run, repeats=40) for _ in range(3))]), flush=True)
         while sys.stdin.readline() == "again\n":
             for _ in range(5):
                 run()
@@ -110,7 +112,7 @@ def compare(source: Path) -> list[str]:
         if first is None or second is None:
             break
         walls: list[list[float]] = [[], []]
-        for _ in range(TURNS):
+        for _ in range(TURNS if max(first[1], second[1]) < LONG else LONG_TURNS):
             for worker, times in zip(workers, walls, strict=True):
                 times.append(ask(worker, "again\n"))
         before, after = min(walls[0]), min(walls[1])

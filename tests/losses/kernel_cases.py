@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from unittest import mock
 
 import pytest
 import torch
 
 from refocal.losses.focal import reduced_focal_loss
 from refocal.losses.formulas import focal_rows
-from refocal.losses.gpu import dispatch
+from refocal.losses.gpu import dispatch, execute
 from refocal.losses.rows import parse_rows, reduce
 from refocal.losses.spec import LossSpec
 
@@ -40,24 +41,27 @@ def is_supported(logits, target, spec, weight=None):
 
 def compare(logits, target, spec, reduction, *, weight=None, incoming=1.0, copied=False):
     """Loss and gradient of the kernel against the plain formula in float64 on the same logits."""
-    leaf, spec = logits.detach().requires_grad_(), spec._replace(reduction=reduction)
-    value = dispatch.focal_loss(leaf, target, weight, spec)
-    if (value is None) != copied:
-        pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of these logits")
-    if copied:
-        value = reduced_focal_loss(leaf, target, weight, spec)
-    if value.dtype != torch.result_type(logits, target):
-        pytest.fail(f"the loss must be of type {torch.result_type(logits, target)}, got {value.dtype}")
-    (incoming * value.sum()).backward()
+    spec = spec._replace(reduction=reduction)
     exact = logits.double().requires_grad_()
-    weight = None if weight is None else weight.double()
-    rows = parse_rows(exact, target, weight=weight)
-    plain = focal_rows(rows, weight, spec).reshape(rows.shape)
-    expected = reduce(plain, rows, reduction, weight=weight, ignore_index=spec.ignore_index)
+    exact_weight = None if weight is None else weight.double()
+    rows = parse_rows(exact, target, weight=exact_weight)
+    plain = focal_rows(rows, exact_weight, spec).reshape(rows.shape)
+    expected = reduce(plain, rows, reduction, weight=exact_weight, ignore_index=spec.ignore_index)
     (incoming * expected.sum()).backward()
     rtol, atol = TOLERANCE[logits.dtype]
-    torch.testing.assert_close(value.double(), expected, rtol=rtol, atol=atol)
-    torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=rtol, atol=atol * max(1.0, abs(incoming)))
+    for captured in (False, True):
+        leaf = logits.detach().requires_grad_()
+        with mock.patch.object(execute, "is_capturing", lambda captured=captured: captured):
+            value = dispatch.focal_loss(leaf, target, weight, spec)
+        if (value is None) != copied:
+            pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of these logits")
+        if copied:
+            value = reduced_focal_loss(leaf, target, weight, spec)
+        if value.dtype != torch.result_type(logits, target):
+            pytest.fail(f"the loss must be of type {torch.result_type(logits, target)}, got {value.dtype}")
+        (incoming * value.sum()).backward()
+        torch.testing.assert_close(value.double(), expected, rtol=rtol, atol=atol)
+        torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=rtol, atol=atol * max(1.0, abs(incoming)))
 
 
 def images(shape, classes, *, dtype=torch.float32):

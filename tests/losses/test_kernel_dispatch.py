@@ -97,8 +97,9 @@ def test_losses_of_one_stream_follow_each_other():
 
 
 @pytest.mark.usefixtures("plan_anew")
-def test_threads_do_not_disturb_each_other(monkeypatch):
-    """On one stream, the launches of two calls may interleave: those that compute the losses and those that add up."""
+def test_captured_calls_do_not_share_a_buffer(monkeypatch):
+    """The launches of two calls may interleave: those that compute the losses and those that add up."""
+    monkeypatch.setattr(execute, "is_capturing", lambda: True)
     criterion, launched = FocalLoss(2.0), []
     (logits, target, _), (others, goal, _) = batch(7, 5), batch(7, 5, seed=1)
     expected = criterion(logits.double(), target).float()
@@ -113,7 +114,27 @@ def test_threads_do_not_disturb_each_other(monkeypatch):
 
     monkeypatch.setattr(launch.Launch, "__call__", interrupted)
     torch.testing.assert_close(criterion(logits, target), expected)
-    assert len(launched) > 2
+    assert len(launched) == 4
+
+
+@pytest.mark.usefixtures("plan_anew")
+def test_one_call_compiles_what_a_capture_launches(monkeypatch):
+    """Nothing can be compiled during a capture, so users make a call before it."""
+    logits, target, _ = batch(7, 5)
+    launched, call = [], launch.Launch.__call__
+
+    def noted(self, *tensors):
+        launched.append(self)
+        call(self, *tensors)
+
+    monkeypatch.setattr(launch.Launch, "__call__", noted)
+    FocalLoss(2.0)(logits, target)
+    compiled = launched.copy()
+    launched.clear()
+    monkeypatch.setattr(execute, "is_capturing", lambda: True)
+    FocalLoss(2.0)(logits, target)
+    assert len(launched) == 2
+    assert all(each in compiled for each in launched)
 
 
 def test_many_programs_add_up_to_one_loss():

@@ -59,7 +59,7 @@ def test_rows_longer_than_the_chip_holds(kernels, plan_anew, monkeypatch):
     weight = torch.linspace(0.5, 2.0, 20_000, device=DEVICE)
     by_class = LossSpec(tuple(torch.linspace(0, 3, 20_000).tolist()), -100, detached=True)
     compare(logits, target, by_class, "sum", weight=weight)
-    assert kernels == ["aligned_rows", "aligned_rows"]
+    assert set(kernels) == {"aligned_rows"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import functools
-from threading import get_ident
 
 import torch
 from torch import Tensor
 
 from refocal.losses.gpu.launch import ALIGNMENT, Launch, current_stream, is_capturing
-from refocal.losses.gpu.plan import (
-    MOST_SMALL_LOSSES,
-    FocalPlan,
-    PosteriorPlan,
-    SigmoidPlan,
-)
+from refocal.losses.gpu.plan import FocalPlan, PosteriorPlan, SigmoidPlan
 
 
 def run_focal_loss(
@@ -27,41 +21,36 @@ def run_focal_loss(
         weight = weight.contiguous()
     gradient = _allocate_gradient(plan, logits) if plan.gradient else None
     correction = torch.empty_like(plan.correction) if plan.counted else None
-    if not plan.small:
-        return _run_large(plan, logits, target, weight, gradient, correction), gradient, correction
+    launch = plan.compute_and_add
+    if launch is None or is_capturing():  # in a captured graph, a launch of its own adds up faster
+        return _run_in_launches(plan, logits, target, weight, gradient, correction), gradient, correction
+    if not plan.finish.has_run:  # compile what a graph will need: that cannot be done during a capture
+        _run_in_launches(plan, logits, target, weight, gradient, correction)
     loss, device = torch.empty_like(plan.loss), logits.get_device()
     stream = current_stream(device)
-    # Calls of a thread on a stream run one after another and share a buffer. Those of two threads may interleave, and a
-    # captured graph may run beside any other work.
-    work = _allocate_scratch(device) if is_capturing() else _find_scratch(device, stream, get_ident())
-    compute, gammas = plan.compute, plan.gammas
-    start, logits_at, target_at = compute.starts.get(stream), logits.data_ptr(), target.data_ptr()
+    work, tickets = _find_scratch(device, stream)  # kernels of a stream run one after another and share it
+    gammas, start, logits_at, target_at = plan.gammas, launch.starts.get(stream), logits.data_ptr(), target.data_ptr()
     weight_at = 0 if weight is None else weight.data_ptr()
-    work_at, correction_at = work.data_ptr(), 0 if correction is None else correction.data_ptr()
     if start is None or (logits_at | target_at | weight_at) % ALIGNMENT:
-        compute(logits, target, gradient, work, correction, gammas, weight, None)
+        launch(logits, target, gradient, work, tickets, loss, correction, gammas, weight, None)
     else:
         start(
             logits_at,
             target_at,
             0 if gradient is None else gradient.data_ptr(),
-            work_at,
-            correction_at,
+            work.data_ptr(),
+            tickets.data_ptr(),
+            loss.data_ptr(),
+            0 if correction is None else correction.data_ptr(),
             0 if gammas is None else gammas.data_ptr(),
             weight_at,
             0,
-            *compute.tail,
+            *launch.tail,
         )
-    finish = plan.finish
-    start = finish.starts.get(stream)
-    if start is None:
-        finish(work, loss, correction)
-    else:
-        start(work_at, loss.data_ptr(), correction_at, *finish.tail)
     return loss, gradient, correction
 
 
-def _run_large(  # noqa: PLR0917 the caller's arguments
+def _run_in_launches(  # noqa: PLR0917 the caller's arguments
     plan: FocalPlan,
     logits: Tensor,
     target: Tensor,
@@ -69,15 +58,15 @@ def _run_large(  # noqa: PLR0917 the caller's arguments
     gradient: Tensor | None,
     correction: Tensor | None,
 ) -> Tensor:
-    """The loss by launches that count targets, compute, and add up; writes its gradient to `gradient`."""
+    """The loss by launches that count the targets of a large batch, compute, and add up; writes to `gradient`."""
     from refocal.losses.gpu.kernels.sums import LOSSES
 
     call = plan.call
     allocate = logits.new_zeros if plan.cleared else logits.new_empty
-    work = allocate(LOSSES.value + plan.losses, dtype=torch.float32)
-    if plan.counted:
+    work = allocate(LOSSES.value + (2 if plan.small else 1) * plan.losses, dtype=torch.float32)
+    if plan.counted and not plan.small:
         plan.count(target, weight, work)
-    plan.compute(logits, target, gradient, work, correction, plan.gammas, weight, None)
+    plan.compute(logits, target, gradient, work, None, None, correction, plan.gammas, weight, None)
     if call.spec.reduction == "none":
         return work[LOSSES.value :].reshape(call.shape[:1] + call.shape[2:]).to(call.loss_dtype, copy=True)
     loss = torch.empty_like(plan.loss)
@@ -100,7 +89,7 @@ def run_focal_gradient(
     if weight is not None:
         weight = weight.contiguous()
     gradient = _allocate_gradient(plan, logits)
-    plan.compute(logits, target, gradient, None, correction, plan.gammas, weight, incoming.contiguous())
+    plan.compute(logits, target, gradient, None, None, None, correction, plan.gammas, weight, incoming.contiguous())
     return gradient
 
 
@@ -120,17 +109,14 @@ def _allocate_gradient(plan: FocalPlan, logits: Tensor) -> Tensor:
     return torch.empty_strided(logits.shape, plan.gradient_strides, dtype=logits.dtype, device=logits.device)
 
 
-def _allocate_scratch(device: int) -> Tensor:
-    """A buffer for the losses of a small batch."""
-    from refocal.losses.gpu.kernels.sums import LOSSES
-
-    size = LOSSES.value + 2 * MOST_SMALL_LOSSES
-    return torch.empty(size, dtype=torch.float32, device="cpu" if device < 0 else device)
-
-
 @functools.lru_cache(maxsize=256)
-def _find_scratch(device: int, stream: int, thread: int) -> Tensor:  # noqa: ARG001 one buffer for each
-    return _allocate_scratch(device)
+def _find_scratch(device: int, stream: int) -> tuple[Tensor, Tensor]:  # noqa: ARG001 one for each stream
+    """A buffer, and tickets at 0, for kernels of small batches that add up."""
+    from refocal.losses.gpu.kernels.sums import GROUP, LOSSES, MOST_TO_ADD_UP, TICKETS
+
+    place = "cpu" if device < 0 else device
+    work = torch.empty(LOSSES.value + 2 * (MOST_TO_ADD_UP.value + GROUP.value), dtype=torch.float32, device=place)
+    return work, torch.zeros(TICKETS.value, dtype=torch.int32, device=place)
 
 
 def run_sigmoid_loss(plan: SigmoidPlan, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:

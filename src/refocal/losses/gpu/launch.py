@@ -36,6 +36,7 @@ class Launch:
         self._kernel, self._programs, self._numbers, self._warps = kernel, programs, numbers, warps
         self._constants: dict[str, Any] = constants
         self._launcher: Callable[[int], Callable[..., None]] | None = None
+        self.has_run = False
         self.starts: dict[int, Callable[..., None]] = {}
         self.tail: tuple[Any, ...] = ()
 
@@ -56,6 +57,7 @@ class Launch:
                 self.starts[stream] = self._launcher(stream)
             self.starts[stream](*addresses, *self.tail)
             return
+        self.has_run = True
         tensors = [first, *(first if tensor is None else tensor for tensor in others)]
         numbers, constants = self._numbers, self._constants
         compiled = self._kernel[(self._programs,)](*tensors, *numbers, num_warps=self._warps, **constants)

@@ -30,7 +30,6 @@ from refocal.losses.gpu.layout import (
 from refocal.losses.spec import copy_gammas
 
 _SIGMOID_BLOCK = 2048  # scores per program
-MOST_SMALL_LOSSES = 16_384  # losses of a small batch, whose buffer is kept
 # A gradient up to this size stays in the L2 cache until the backward pass corrects the divisor of a mean. For a larger
 # gradient, counting the targets first and writing it once is faster.
 _MOST_BYTES_CORRECTED = 1 << 25
@@ -56,6 +55,7 @@ class FocalPlan:
     cleared: bool  # whether the buffer must start with zeros
     loss: Tensor  # a template for new tensors
     correction: Tensor  # likewise
+    compute_and_add: Launch | None  # of a small batch
     compute: Launch
     count: Launch
     finish: Launch
@@ -80,9 +80,10 @@ def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
     else:
         tiling = choose_tiling(rows, classes, layout.span)
     losses = tiling.programs if tiling.rows > 1 and call.spec.reduction != "none" else rows
-    small = size * call.dtype.itemsize <= _MOST_BYTES_CORRECTED and losses <= MOST_SMALL_LOSSES
+    small = size * call.dtype.itemsize <= _MOST_BYTES_CORRECTED and losses <= sums.MOST_TO_ADD_UP.value
     small = small and call.spec.reduction != "none" and not call.incoming
     beside = small and call.counted
+    plan_compute = functools.partial(_plan_computation, call, layout, target_layout, tiling, beside=beside)
     strides, gamma = layout.gradient_strides(call.shape), call.spec.gamma
     return FocalPlan(
         call=call,
@@ -96,7 +97,8 @@ def plan_focal_loss(call: FocalCall) -> FocalPlan | None:
         cleared=not call.counted and call.spec.reduction != "none" and _takes_tickets(losses),
         loss=torch.empty((), dtype=call.loss_dtype, device=call.device),
         correction=torch.empty((), dtype=torch.float32, device=call.device),
-        compute=_plan_computation(call, layout, target_layout, tiling, beside=beside),
+        compute_and_add=plan_compute(adds=True) if small else None,
+        compute=plan_compute(adds=False),
         count=Launch(
             sums.count_targets,
             sums.COUNTS.value,
@@ -268,7 +270,7 @@ def _is_flat(call: FocalCall, layout: Layout) -> bool:
 
 
 def _plan_computation(
-    call: FocalCall, layout: Layout, target_layout: Layout, tiling: Tiling, *, beside: bool
+    call: FocalCall, layout: Layout, target_layout: Layout, tiling: Tiling, *, beside: bool, adds: bool
 ) -> Launch:
     """The kernel that computes losses and gradient."""
     classes, gamma = call.shape[1], call.spec.gamma
@@ -277,6 +279,7 @@ def _plan_computation(
         "STRIDE": layout.stride,
         "COUNTED": call.counted,
         "BESIDE": beside,
+        "ADDS": adds,
         "GAMMA_BY_CLASS": isinstance(gamma, tuple),
         "WEIGHTED": call.weight_dtype is not None,
         "WHOLE": 0 if isinstance(gamma, tuple) else whole(gamma),

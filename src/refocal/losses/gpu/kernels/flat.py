@@ -11,7 +11,7 @@ import triton.language as tl
 
 from refocal.losses.gpu.kernels.hard import check_target, weighted_terms
 from refocal.losses.gpu.kernels.maths import LOG2_E
-from refocal.losses.gpu.kernels.sums import LOSSES, incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale, store_loss
 
 
 @triton.jit
@@ -20,6 +20,8 @@ def flat_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    tickets_ptr,
+    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -36,6 +38,7 @@ def flat_rows(
     BY_ROW: tl.constexpr,
     COUNTED: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -91,5 +94,8 @@ def flat_rows(
             tl.store(gradient_ptr + start + flat, gradient, mask=flat < present * CLASSES)
     # 5. The sum of the losses.
     if not BY_ROW and not INCOMING:
-        program, programs = tl.program_id(0), tl.num_programs(0)
-        store_loss(work_ptr, program, programs, tl.sum(loss, axis=0), tl.sum(share, axis=0), BESIDE)
+        total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
+        if ADDS:
+            add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
+        else:
+            store_loss(work_ptr, tl.program_id(0), tl.num_programs(0), total, shares, BESIDE)

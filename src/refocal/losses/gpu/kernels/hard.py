@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
-from refocal.losses.gpu.kernels.sums import LOSSES, incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale, store_loss
 from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
@@ -77,6 +77,8 @@ def tiles_of_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    tickets_ptr,
+    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -94,6 +96,7 @@ def tiles_of_rows(
     BY_ROW: tl.constexpr,
     COUNTED: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -133,8 +136,11 @@ def tiles_of_rows(
         tl.store(place, gradient.to(gradient_ptr.dtype.element_ty), mask=mask)
     # 5. The sum of the losses.
     if not BY_ROW and not INCOMING:
-        program, programs = tl.program_id(0), tl.num_programs(0)
-        store_loss(work_ptr, program, programs, tl.sum(loss, axis=0), tl.sum(share, axis=0), BESIDE)
+        total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
+        if ADDS:
+            add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
+        else:
+            store_loss(work_ptr, tl.program_id(0), tl.num_programs(0), total, shares, BESIDE)
 
 
 @triton.jit
@@ -155,6 +161,7 @@ def _whole_row(
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -162,8 +169,9 @@ def _whole_row(
     GRADIENT: tl.constexpr,
     INCOMING: tl.constexpr,
 ):
-    """Write the loss of a row, and its gradient except at the target; returns the address and the value of that.
+    """Write the gradient of a row except at the target, and its loss unless the kernel adds up.
 
+    Returns the address and the value of the gradient at the target, the loss, and its share in a mean's divisor.
     Telling the target from the other classes here would cost two instructions for each class.
     """
     # 1. Load the row, and the score of its target.
@@ -188,14 +196,14 @@ def _whole_row(
     row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
     terms = (log_mass, mass, rest, counted, sound, safe)
     loss, phi, share, q, inverse = weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
-    if not INCOMING:
+    if not ADDS and not INCOMING:
         store_loss(work_ptr, row, rows, loss, share, BESIDE)
     # 4. The gradient, wrong at the target.
     phi = tl.where(counted, phi * scale * incoming_gradient(incoming_ptr, row, INCOMING), 0.0)
     out = gradient_ptr + place * CLASSES
     if GRADIENT:
         tl.store(out + column, (masses * (phi * inverse)).to(gradient_ptr.dtype.element_ty), mask=inside)
-    return out + safe, -phi * q
+    return out + safe, -phi * q, loss, share
 
 
 @triton.jit
@@ -204,6 +212,8 @@ def whole_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    tickets_ptr,
+    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -218,6 +228,7 @@ def whole_rows(
     STAGES: tl.constexpr,
     COUNTED: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -242,19 +253,47 @@ def whole_rows(
     )
     # 1. The first row: all but its gradient at the target.
     first, step = tl.program_id(0), tl.num_programs(0)
-    target_place, at_target = _whole_row(
-        first, *data, CLASSES, STRIDE, BLOCK, BESIDE, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
+    target_place, at_target, total, shares = _whole_row(
+        first,
+        *data,
+        CLASSES,
+        STRIDE,
+        BLOCK,
+        BESIDE,
+        ADDS,
+        GAMMA_BY_CLASS,
+        WEIGHTED,
+        WHOLE,
+        DETACHED,
+        GRADIENT,
+        INCOMING,
     )
     # 2. Further rows, each followed by the gradient at the target of the row before.
     if STAGES > 1:
         for i in tl.range(first + step, rows, step, num_stages=STAGES):
             place_before, before = target_place, at_target
-            target_place, at_target = _whole_row(
-                i, *data, CLASSES, STRIDE, BLOCK, BESIDE, GAMMA_BY_CLASS, WEIGHTED, WHOLE, DETACHED, GRADIENT, INCOMING
+            target_place, at_target, loss, share = _whole_row(
+                i,
+                *data,
+                CLASSES,
+                STRIDE,
+                BLOCK,
+                BESIDE,
+                ADDS,
+                GAMMA_BY_CLASS,
+                WEIGHTED,
+                WHOLE,
+                DETACHED,
+                GRADIENT,
+                INCOMING,
             )
+            total, shares = total + loss, shares + share
             if GRADIENT:  # the sums of this row made all threads wait for the stores of the row before
                 tl.store(place_before, before.to(gradient_ptr.dtype.element_ty))
     # 3. The gradient at the target of the last row, after all threads have stored theirs.
     if GRADIENT:
         tl.debug_barrier()
         tl.store(target_place, at_target.to(gradient_ptr.dtype.element_ty))
+    # 4. The sum of the losses.
+    if ADDS:
+        add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from refocal.losses.gpu.kernels.hard import check_target, weighted_terms
 from refocal.losses.gpu.kernels.maths import LOG2_E
-from refocal.losses.gpu.kernels.sums import incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import add_up, incoming_gradient, shared_scale, store_loss
 
 
 @triton.jit
@@ -28,6 +28,8 @@ def aligned_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    tickets_ptr,
+    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -42,6 +44,7 @@ def aligned_rows(
     WIDTH: tl.constexpr,
     COUNTED: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -55,6 +58,7 @@ def aligned_rows(
     scale = shared_scale(work_ptr, correction_ptr, expected, COUNTED, BESIDE, INCOMING)
     offset = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     tail = FULL + offset
+    total, shares = 0.0, 0.0
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         # 1. The target and its score.
         place = tl.full((), 0, tl.int64) + row
@@ -80,7 +84,8 @@ def aligned_rows(
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
         terms = (log_mass, tl.exp2(log_mass), rest, counted, sound, safe)
         loss, phi, share, q, inverse = weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
-        if not INCOMING:
+        total, shares = total + loss, shares + share
+        if not ADDS and not INCOMING:
             store_loss(work_ptr, row, rows, loss, share, BESIDE)
         # 4. Second pass: the gradient.
         if GRADIENT:
@@ -99,6 +104,9 @@ def aligned_rows(
                 at_tail = tl.exp2((last.to(tl.float32) - shift) * LOG2_E) * factor
                 at_tail = tl.where(tail == safe, at_target, at_tail).to(gradient_ptr.dtype.element_ty)
                 tl.store(out + tail, at_tail, mask=tail < CLASSES, eviction_policy="evict_first")
+    # 5. The sum of the losses.
+    if ADDS:
+        add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
 
 
 @triton.jit
@@ -107,6 +115,8 @@ def ragged_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    tickets_ptr,
+    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -123,6 +133,7 @@ def ragged_rows(
     TAIL: tl.constexpr,
     COUNTED: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WHOLE: tl.constexpr,
@@ -140,6 +151,7 @@ def ragged_rows(
     offset = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     tail = FULL + tl.arange(0, TAIL // WIDTH)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     side = tl.arange(0, 2 * WIDTH)
+    total, shares = 0.0, 0.0
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         # 1. Where the row lies. Places count from its first aligned class, which is class number `head`.
         first = tl.full((), STRIDE, tl.int64) * row
@@ -178,7 +190,8 @@ def ragged_rows(
         row_gamma = tl.load(gamma_ptr + safe) if GAMMA_BY_CLASS else gamma
         terms = (log_mass, tl.exp2(log_mass), rest, counted, sound, safe)
         loss, phi, share, q, inverse = weighted_terms(*terms, row_gamma, weight_ptr, WEIGHTED, WHOLE, DETACHED)
-        if not INCOMING:
+        total, shares = total + loss, shares + share
+        if not ADDS and not INCOMING:
             store_loss(work_ptr, row, rows, loss, share, BESIDE)
         # 5. Second pass: the gradient.
         if GRADIENT:
@@ -196,3 +209,6 @@ def ragged_rows(
             tl.store(out + tail, at_tail, mask=tail < length, eviction_policy="evict_first")
             at_sides = tl.where(edge == own, at_target, tl.exp2((beyond - shift) * LOG2_E) * factor)
             tl.store(out + edge, at_sides.to(gradient_ptr.dtype.element_ty), mask=at_edge)
+    # 6. The sum of the losses.
+    if ADDS:
+        add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)

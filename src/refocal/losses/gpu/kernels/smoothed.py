@@ -12,7 +12,7 @@ import triton.language as tl
 
 from refocal.losses.gpu.kernels.hard import check_target
 from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
-from refocal.losses.gpu.kernels.sums import incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import add_up, incoming_gradient, shared_scale, store_loss
 
 
 @triton.jit
@@ -27,6 +27,8 @@ def smoothed_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    tickets_ptr,
+    loss_ptr,
     correction_ptr,
     gamma_ptr,  # noqa: ARG001 the kernels share one signature
     weight_ptr,  # noqa: ARG001
@@ -41,6 +43,7 @@ def smoothed_rows(
     BLOCK: tl.constexpr,
     COUNTED: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     WHOLE: tl.constexpr,
     DETACHED: tl.constexpr,
     GRADIENT: tl.constexpr,
@@ -88,8 +91,9 @@ def smoothed_rows(
     uniform, sharp = smoothing / CLASSES, 1.0 - smoothing
     own_loss = tl.where(sharp == 0.0, 0.0, sharp * (own_reduced * own_q * own_log_p))
     loss = tl.where(sound, -LN_2 * (uniform * losses + own_loss), float("nan"))
-    if not INCOMING:
-        store_loss(work_ptr, row, rows, tl.where(counted, loss, 0.0), tl.where(counted, 1.0, 0.0), BESIDE)
+    loss, share = tl.where(counted, loss, 0.0), tl.where(counted, 1.0, 0.0)
+    if not ADDS and not INCOMING:
+        store_loss(work_ptr, row, rows, loss, share, BESIDE)
     # 5. The gradient; at the target after all threads have stored theirs.
     if GRADIENT:
         row_scale = tl.where(sound, scale * incoming_gradient(incoming_ptr, row, INCOMING), float("nan"))
@@ -100,3 +104,6 @@ def smoothed_rows(
         at_target = own_p * push - own_pull * (own + sharp * row_scale)
         tl.debug_barrier()
         tl.store(out + safe, at_target.to(gradient_ptr.dtype.element_ty))
+    # 6. The sum of the losses.
+    if ADDS:
+        add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, loss, share, expected, COUNTED)

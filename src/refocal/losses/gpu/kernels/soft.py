@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
-from refocal.losses.gpu.kernels.sums import LOSSES, incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale, store_loss
 from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
@@ -30,6 +30,8 @@ def soft_rows(
     target_ptr,
     gradient_ptr,
     work_ptr,
+    tickets_ptr,
+    loss_ptr,
     correction_ptr,
     gamma_ptr,
     weight_ptr,
@@ -50,6 +52,7 @@ def soft_rows(
     BY_ROW: tl.constexpr,
     COUNTED: tl.constexpr,
     BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
     INDICES: tl.constexpr,
     SMOOTHED: tl.constexpr,
     GAMMA_BY_CLASS: tl.constexpr,
@@ -121,5 +124,8 @@ def soft_rows(
         if BESIDE and WEIGHTED:
             known = counted & (index >= 0) & (index < CLASSES)
             share = tl.load(weight_ptr + tl.where(known, index, 0), mask=known, other=0.0).to(tl.float32)
-        program, programs = tl.program_id(0), tl.num_programs(0)
-        store_loss(work_ptr, program, programs, tl.sum(loss, axis=0), tl.sum(share, axis=0), BESIDE)
+        total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
+        if ADDS:
+            add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
+        else:
+            store_loss(work_ptr, tl.program_id(0), tl.num_programs(0), total, shares, BESIDE)

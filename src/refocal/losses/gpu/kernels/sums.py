@@ -1,9 +1,11 @@
 """Sums over all programs: the divisor of a mean, the losses, and the factor that a backward pass applies.
 
 The sums are deterministic. A float32 buffer, `work`, holds COUNTS partial sums of the divisor, COUNTS partial sums of
-the losses, a ticket, and from LOSSES on the losses, then perhaps the share of each loss in the divisor. One program
-adds up to MOST_ALONE losses. More are added up by COUNTS programs, which take tickets: the last one to arrive adds
-their partial sums in a fixed order.
+the losses, a ticket, and from LOSSES on the losses, then perhaps the share of each loss in the divisor.
+
+A launch of its own, `finish`, adds up the losses: one program up to MOST_ALONE losses, and COUNTS programs more of
+them. These take tickets, and the last one to arrive adds their partial sums in a fixed order. A small batch that is not
+captured is bound by the host, so its kernel adds up at its end (`add_up`), likewise by tickets, and saves that launch.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ COUNTS = tl.constexpr(64)
 TICKET = tl.constexpr(2 * COUNTS.value)
 LOSSES = tl.constexpr(TICKET.value + 16)
 MOST_ALONE = tl.constexpr(32_768)
+GROUP = tl.constexpr(128)  # programs whose losses one of them adds up
+MOST_TO_ADD_UP = tl.constexpr(GROUP.value**2)
+TICKETS = tl.constexpr(GROUP.value + 1)  # of `add_up`
 
 
 @triton.jit
@@ -86,6 +91,52 @@ def _store_result(loss_ptr, correction_ptr, total, number, expected, COUNTED: tl
     else:
         total = total / expected
     tl.store(loss_ptr, total.to(loss_ptr.dtype.element_ty))
+
+
+@triton.jit
+def _arrive(ticket_ptr, members):
+    """Whether this program is the last of `members` to arrive, and can read what the others stored.
+
+    The last one sets the ticket to 0 again, for the next launch.
+    """
+    tl.debug_barrier()
+    last = tl.atomic_add(ticket_ptr, 1) == members - 1
+    if last:
+        tl.store(ticket_ptr, 0)
+    return last
+
+
+@triton.jit
+def _sum_parts(part_ptr, number):
+    part = tl.arange(0, GROUP)
+    return tl.sum(tl.load(part_ptr + part, mask=part < number, other=0.0, volatile=True), axis=0)
+
+
+@triton.jit
+def add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, loss, share, expected, COUNTED: tl.constexpr):
+    """At the end of a program: store its loss, and its share in a mean's divisor. The last program adds up.
+
+    The last program of each group adds up the group, and the last of these adds up the groups, so that none reads many
+    numbers. Tickets are 0 between launches.
+    """
+    # 1. Store this program's part.
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    store_loss(work_ptr, program, programs, loss, share, COUNTED)
+    # 2. The last program of a group adds up its parts.
+    group, groups = program // GROUP, tl.cdiv(programs, GROUP)
+    members = tl.minimum(programs - group * GROUP, GROUP)
+    member_ptr = work_ptr + LOSSES + group * GROUP
+    sums_ptr = work_ptr + LOSSES + 2 * programs  # losses of groups, then shares of groups
+    if _arrive(tickets_ptr + group, members):
+        tl.store(sums_ptr + group, _sum_parts(member_ptr, members))
+        if COUNTED:
+            tl.store(sums_ptr + GROUP + group, _sum_parts(member_ptr + programs, members))
+        # 3. The last of these adds up the groups.
+        if _arrive(tickets_ptr + GROUP, groups):
+            number = expected
+            if COUNTED:
+                number = _sum_parts(sums_ptr + GROUP, groups)
+            _store_result(loss_ptr, correction_ptr, _sum_parts(sums_ptr, groups), number, expected, COUNTED)
 
 
 @triton.jit
