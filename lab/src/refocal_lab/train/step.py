@@ -208,7 +208,8 @@ def build_optimizer(groups: list[dict[str, Any]], recipe: TrainingRecipe, *, rat
         case "adagrad":
             return torch.optim.Adagrad(groups, lr=rate, fused=rate.device.type == "cpu")
         case "adam":
-            made: torch.optim.Optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
+            on_gpu = rate.device.type == "cuda"  # where steps are captured
+            made: torch.optim.Optimizer = torch.optim.Adam(groups, lr=rate, fused=True, capturable=on_gpu)
             state: dict[str, Tensor | None] = {"step": torch.zeros_like(rate)} | dict.fromkeys(
                 ("exp_avg", "exp_avg_sq")
             )
