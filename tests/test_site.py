@@ -10,6 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
@@ -111,6 +114,51 @@ def test_no_link_is_broken(site, pages):
                 broken.append((name, link))
     assert broken == []
     assert checked > 10 * len(pages)
+
+
+def test_links_to_other_hosts_answer(pages):
+    """A page that its host does not know is a broken link; a host that cannot be reached from here says nothing."""
+    targets = {urldefrag(link).url for page in pages.values() for link in page.links}
+    targets = sorted(target for target in targets if urlsplit(target).scheme in ("http", "https"))
+    assert any(urlsplit(target).netloc == "github.com" for target in targets)
+    with ThreadPoolExecutor(8) as pool:
+        answers = dict(zip(targets, pool.map(ask_for, targets), strict=True))
+    assert [target for target, answer in answers.items() if answer == "unknown"] == []
+    silent = sorted({urlsplit(target).netloc for target, answer in answers.items() if answer == "no answer"})
+    if silent:
+        pytest.skip(f"cannot be reached from here: {', '.join(silent)}")
+
+
+def ask_for(target):
+    request = urllib.request.Request(target, headers={"User-Agent": "Mozilla/5.0"})  # some hosts refuse Python's own
+    try:
+        with urllib.request.urlopen(request, timeout=30):
+            return "known"
+    except urllib.error.HTTPError as error:
+        return "unknown" if error.code in (404, 410) else "known"  # others say that a host is busy, or wants a login
+    except OSError:
+        return "no answer"
+
+
+def test_what_a_host_answers(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    class Host(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(int(self.path[1:]))
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Host)
+    with server:
+        threading.Thread(target=server.serve_forever).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        answers = {status: ask_for(f"{address}{status}") for status in (200, 404, 410, 429)}
+        server.shutdown()
+    assert answers == {200: "known", 404: "unknown", 410: "unknown", 429: "known"}
+    assert ask_for(address) == "no answer"
 
 
 def test_pages_load_nothing_from_other_hosts(pages):
