@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html.parser
+import http.client
 import http.server
 import importlib
 import subprocess
@@ -136,7 +137,7 @@ def ask_for(target):
             return "known"
     except urllib.error.HTTPError as error:
         return "unknown" if error.code in (404, 410) else "known"  # others say that a host is busy, or wants a login
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return "no answer"
 
 

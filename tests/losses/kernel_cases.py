@@ -51,12 +51,12 @@ def compare(logits, target, spec, reduction, *, weight=None, incoming=1.0, copie
     rtol, atol = TOLERANCE[logits.dtype]
     for captured in (False, True):
         leaf = logits.detach().requires_grad_()
-        with mock.patch.object(execute, "is_capturing", lambda captured=captured: captured):
+        with mock.patch.object(execute, "is_capturing", return_value=captured):
             value = dispatch.focal_loss(leaf, target, weight, spec)
-        if (value is None) != copied:
-            pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of these logits")
-        if copied:
-            value = reduced_focal_loss(leaf, target, weight, spec)
+            if (value is None) != copied:
+                pytest.fail(f"a kernel {'does not support' if value is None else 'supports'} the layout of the logits")
+            if copied:
+                value = reduced_focal_loss(leaf, target, weight, spec)
         if value.dtype != torch.result_type(logits, target):
             pytest.fail(f"the loss must be of type {torch.result_type(logits, target)}, got {value.dtype}")
         (incoming * value.sum()).backward()

@@ -119,26 +119,50 @@ def test_captured_calls_do_not_share_a_buffer(monkeypatch):
 
 @pytest.mark.usefixtures("plan_anew")
 def test_one_call_compiles_what_a_capture_launches(monkeypatch):
-    """Nothing can be compiled during a capture, so users make a call before it."""
+    """Nothing can be compiled during a capture, so users make a call before it, at the same addresses."""
     logits, target, _ = batch(7, 5)
+    longer = torch.cat([target, target])
+    launched, call = [], launch.Launch.__call__
+
+    def noted(self, *tensors):
+        launched.append(self.variant(*tensors))
+        call(self, *tensors)
+
+    monkeypatch.setattr(execute, "_prepared", set())
+    monkeypatch.setattr(launch.Launch, "__call__", noted)
+    before = []
+    for given in (longer[1:8], target, target, longer[1:8]):  # the first and the last start at an odd address
+        FocalLoss(2.0)(logits, given)
+        compiled = launched.copy()
+        launched.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(execute, "is_capturing", lambda: True)
+            FocalLoss(2.0)(logits, given)
+        assert len(launched) == 2
+        assert set(launched) <= set(compiled) | set(before)
+        before = [*before, *compiled]
+        launched.clear()
+
+
+@pytest.mark.usefixtures("plan_anew")
+def test_what_is_compiled_is_not_launched_again_for_each_size(monkeypatch):
     launched, call = [], launch.Launch.__call__
 
     def noted(self, *tensors):
         launched.append(self)
         call(self, *tensors)
 
+    monkeypatch.setattr(execute, "_prepared", set())
     monkeypatch.setattr(launch.Launch, "__call__", noted)
-    FocalLoss(2.0)(logits, target)
-    compiled = launched.copy()
-    launched.clear()
-    monkeypatch.setattr(execute, "is_capturing", lambda: True)
-    FocalLoss(2.0)(logits, target)
-    assert len(launched) == 2
-    assert all(each in compiled for each in launched)
+    for rows in (101, 102, 103):
+        logits, target, _ = batch(rows, 5)
+        FocalLoss(2.0)(logits, target)
+    assert len(launched) == 2 + 3
 
 
-def test_many_programs_add_up_to_one_loss():
-    logits, target, _ = batch(130, 600)  # one program per row
+@pytest.mark.parametrize("rows", [128, 130])  # one program per row; 128 of them are a group
+def test_many_programs_add_up_to_one_loss(rows):
+    logits, target, _ = batch(rows, 600)
     target[::3] = -100
     compare(logits, target, PLAIN, "mean")
     if not INTERPRETED:

@@ -10,6 +10,8 @@ from torch import Tensor
 from refocal.losses.gpu.launch import ALIGNMENT, Launch, current_stream, is_capturing
 from refocal.losses.gpu.plan import FocalPlan, PosteriorPlan, SigmoidPlan
 
+_prepared: set[tuple[object, ...]] = set()  # variants of the kernels that are compiled for captured graphs
+
 
 def run_focal_loss(
     plan: FocalPlan, logits: Tensor, target: Tensor, weight: Tensor | None
@@ -23,15 +25,14 @@ def run_focal_loss(
     correction = torch.empty_like(plan.correction) if plan.counted else None
     launch = plan.compute_and_add
     if launch is None or is_capturing():  # in a captured graph, a launch of its own adds up faster
-        return _run_in_launches(plan, logits, target, weight, gradient, correction), gradient, correction
-    if not plan.finish.has_run:  # compile what a graph will need: that cannot be done during a capture
-        _run_in_launches(plan, logits, target, weight, gradient, correction)
+        return _run_separately(plan, logits, target, weight, gradient, correction), gradient, correction
     loss, device = torch.empty_like(plan.loss), logits.get_device()
     stream = current_stream(device)
     work, tickets = _find_scratch(device, stream)  # kernels of a stream run one after another and share it
     gammas, start, logits_at, target_at = plan.gammas, launch.starts.get(stream), logits.data_ptr(), target.data_ptr()
     weight_at = 0 if weight is None else weight.data_ptr()
     if start is None or (logits_at | target_at | weight_at) % ALIGNMENT:
+        _prepare_capture(plan, logits, target, weight, gradient, correction)
         launch(logits, target, gradient, work, tickets, loss, correction, gammas, weight, None)
     else:
         start(
@@ -50,7 +51,23 @@ def run_focal_loss(
     return loss, gradient, correction
 
 
-def _run_in_launches(  # noqa: PLR0917 the caller's arguments
+def _prepare_capture(  # noqa: PLR0917 the caller's arguments
+    plan: FocalPlan,
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    gradient: Tensor | None,
+    correction: Tensor | None,
+) -> None:
+    """Compile what a captured graph would launch, if it is not yet: nothing can be compiled during a capture."""
+    compute = plan.compute.variant(logits, target, gradient, correction, plan.gammas, weight)
+    variants = compute, plan.finish.variant(plan.loss)
+    if variants not in _prepared:
+        _run_separately(plan, logits, target, weight, gradient, correction)
+        _prepared.add(variants)
+
+
+def _run_separately(  # noqa: PLR0917 the caller's arguments
     plan: FocalPlan,
     logits: Tensor,
     target: Tensor,
@@ -58,7 +75,10 @@ def _run_in_launches(  # noqa: PLR0917 the caller's arguments
     gradient: Tensor | None,
     correction: Tensor | None,
 ) -> Tensor:
-    """The loss by launches that count the targets of a large batch, compute, and add up; writes to `gradient`."""
+    """The loss by separate launches: they count the targets of a large batch, compute, and add up.
+
+    Writes `gradient` and `correction`.
+    """
     from refocal.losses.gpu.kernels.sums import LOSSES
 
     call = plan.call

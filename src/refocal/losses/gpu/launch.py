@@ -36,9 +36,14 @@ class Launch:
         self._kernel, self._programs, self._numbers, self._warps = kernel, programs, numbers, warps
         self._constants: dict[str, Any] = constants
         self._launcher: Callable[[int], Callable[..., None]] | None = None
-        self.has_run = False
         self.starts: dict[int, Callable[..., None]] = {}
         self.tail: tuple[Any, ...] = ()
+
+    def variant(self, *tensors: Tensor | None) -> tuple[object, ...]:
+        """What Triton compiles this kernel for, given some of its tensors: calls of one variant share a binary."""
+        types = tuple(None if each is None else (each.dtype, each.data_ptr() % ALIGNMENT == 0) for each in tensors)
+        sizes = tuple((each == 1, each % 16 == 0) for each in self._numbers if isinstance(each, int))
+        return id(self._kernel), self._warps, *self._constants.items(), *types, *sizes
 
     def __call__(self, first: Tensor, *others: Tensor | None) -> None:
         """Launch on the current stream of the current device, which must be that of the tensors.
@@ -57,7 +62,6 @@ class Launch:
                 self.starts[stream] = self._launcher(stream)
             self.starts[stream](*addresses, *self.tail)
             return
-        self.has_run = True
         tensors = [first, *(first if tensor is None else tensor for tensor in others)]
         numbers, constants = self._numbers, self._constants
         compiled = self._kernel[(self._programs,)](*tensors, *numbers, num_warps=self._warps, **constants)

@@ -45,7 +45,7 @@ class FocalPlan:
     """The launches of a focal loss, and what it takes to call them."""
 
     call: FocalCall
-    losses: int  # how many are added up: one per row, or one per tile
+    losses: int  # how many `finish` adds up: one per row, or one per tile
     gradient: bool  # as in the call, whose properties are worked out each time; likewise `counted`
     gradient_strides: tuple[int, ...] | None  # None if they are those of the logits
     gammas: Tensor | None  # one per class, on the device

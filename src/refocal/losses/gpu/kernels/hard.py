@@ -4,7 +4,7 @@ With m_j = exp(x_j - max x), p = m_y / sum(m) and q = (sum of the others) / sum(
 by subtraction. The difference x_j - max x comes before the factor that changes to base 2, so that logits far from 0
 keep their precision. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
 
-Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes. Lengths and strides are
+Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes, or it adds up its losses. Lengths and strides are
 constants: Triton then knows which addresses are aligned, and loads many classes at once. `flat` has a kernel for short
 rows without alignment, and `long` two for long rows.
 """

@@ -3,9 +3,12 @@
 The sums are deterministic. A float32 buffer, `work`, holds COUNTS partial sums of the divisor, COUNTS partial sums of
 the losses, a ticket, and from LOSSES on the losses, then perhaps the share of each loss in the divisor.
 
-A launch of its own, `finish`, adds up the losses: one program up to MOST_ALONE losses, and COUNTS programs more of
-them. These take tickets, and the last one to arrive adds their partial sums in a fixed order. A small batch that is not
-captured is bound by the host, so its kernel adds up at its end (`add_up`), likewise by tickets, and saves that launch.
+A launch of its own, `finish`, adds up the losses. One program adds up to MOST_ALONE losses. COUNTS programs add up
+more: they take tickets, and the last one to arrive adds their partial sums in a fixed order.
+
+A small batch that is not captured is bound by the host, so its kernel saves that launch: it adds up at its end
+(`add_up`). Then `work` holds one loss and one share per program, and behind them those of groups of programs. Tickets
+are a buffer of their own.
 """
 
 from __future__ import annotations
@@ -107,17 +110,17 @@ def _arrive(ticket_ptr, members):
 
 
 @triton.jit
-def _sum_parts(part_ptr, number):
+def _sum_parts(part_ptr, parts):
     part = tl.arange(0, GROUP)
-    return tl.sum(tl.load(part_ptr + part, mask=part < number, other=0.0, volatile=True), axis=0)
+    return tl.sum(tl.load(part_ptr + part, mask=part < parts, other=0.0, volatile=True), axis=0)
 
 
 @triton.jit
 def add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, loss, share, expected, COUNTED: tl.constexpr):
-    """At the end of a program: store its loss, and its share in a mean's divisor. The last program adds up.
+    """A program stores its loss and its share in a mean's divisor; the last program adds them up.
 
-    The last program of each group adds up the group, and the last of these adds up the groups, so that none reads many
-    numbers. Tickets are 0 between launches.
+    The last program of each group adds up the group, and the last of these adds up the groups, so that no program reads
+    more than GROUP of each. Tickets are 0 between launches.
     """
     # 1. Store this program's part.
     program, programs = tl.program_id(0), tl.num_programs(0)
