@@ -258,7 +258,7 @@ def _gain_by_ece() -> Finding:
             other.append(gains[1])
             means = 100 * found.mean(axis=0)
             told = f"ECE is {means[0, 1]:.2f} % by log-loss and {means[1, 1]:.2f} % by ECE, a gain of {gains[1]:.0f} %"
-            which = "ResNet-50" if is_own else "smaller networks"
+            which = "ResNet-50" if is_own else "other networks"
             if data == "cifar10" and is_own:
                 rest = _gains(found[[entry.card.gamma != 7 for entry in here]])[1]
                 told += f" ({rest:.0f} % without γ = 7)"

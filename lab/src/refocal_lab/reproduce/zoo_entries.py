@@ -38,6 +38,7 @@ _DATA = {
 }
 _MODELS = {
     "densenet121": "DenseNet-121",
+    "resnet18-wide2": "ResNet-18 (2× wide)",
     "resnet110-bottleneck": "ResNet-110 (bottleneck)",
     "gp-cnn": "Global Pooling CNN",
     "mobilenet-v2": "MobileNet-v2",
