@@ -178,7 +178,8 @@ def write_logits(path: Path, *, logits: np.ndarray, labels: np.ndarray, split: n
 def round_far_scores(logits: np.ndarray) -> np.ndarray:
     """Logits (N, K) whose scores are multiples of 1/32 if more than 4 below the top one, and of 1/4 if more than 8.
 
-    Such classes have probabilities below 0.02 and 0.0004. A mean log loss over 10,000 samples changes by at most about 0.0001.
+    Such classes have probabilities below 0.02 and 0.0004. A mean log loss over 10,000 samples changes by at most about
+    0.0001.
     """
     exact = logits.astype(np.float64)
     below, rounded = exact.max(axis=1, keepdims=True) - exact, exact
