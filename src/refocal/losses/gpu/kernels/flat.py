@@ -11,7 +11,7 @@ import triton.language as tl
 
 from refocal.losses.gpu.kernels.hard import check_target, weighted_terms
 from refocal.losses.gpu.kernels.maths import LOG2_E
-from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import LOSSES, add_up_or_store, incoming_gradient, shared_scale
 
 
 @triton.jit
@@ -95,7 +95,5 @@ def flat_rows(
     # 5. The sum of the losses.
     if not BY_ROW and not INCOMING:
         total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
-        if ADDS:
-            add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
-        else:
-            store_loss(work_ptr, tl.program_id(0), tl.num_programs(0), total, shares, BESIDE)
+        pointers = (work_ptr, tickets_ptr, loss_ptr, correction_ptr)
+        add_up_or_store(*pointers, total, shares, expected, COUNTED, BESIDE, ADDS)

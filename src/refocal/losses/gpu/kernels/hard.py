@@ -4,9 +4,9 @@ With m_j = exp(x_j - max x), p = m_y / sum(m) and q = (sum of the others) / sum(
 by subtraction. The difference x_j - max x comes before the factor that changes to base 2, so that logits far from 0
 keep their precision. The gradient is phi (p_j - [j = y]), phi = q^(gamma - 1) (q - gamma p log p).
 
-Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes, or it adds up its losses. Lengths and strides are
-constants: Triton then knows which addresses are aligned, and loads many classes at once. `flat` has a kernel for short
-rows without alignment, and `long` two for long rows.
+Each kernel writes one loss per row or per tile to `work`, whose layout `sums` describes, or it adds up its losses.
+Lengths and strides are constants: Triton then knows which addresses are aligned, and loads many classes at once. `flat`
+has a kernel for short rows without alignment, and `long` two for long rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import triton
 import triton.language as tl
 
 from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log1p, log2, reciprocal, reduced_power
-from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import (
+    LOSSES,
+    add_up,
+    add_up_or_store,
+    incoming_gradient,
+    shared_scale,
+    store_loss,
+)
 from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
@@ -137,10 +144,8 @@ def tiles_of_rows(
     # 5. The sum of the losses.
     if not BY_ROW and not INCOMING:
         total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
-        if ADDS:
-            add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
-        else:
-            store_loss(work_ptr, tl.program_id(0), tl.num_programs(0), total, shares, BESIDE)
+        pointers = (work_ptr, tickets_ptr, loss_ptr, correction_ptr)
+        add_up_or_store(*pointers, total, shares, expected, COUNTED, BESIDE, ADDS)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from refocal.losses.gpu.kernels.maths import LN_2, LOG2_E, log2_of_total, reciprocal, reduced_power
-from refocal.losses.gpu.kernels.sums import LOSSES, add_up, incoming_gradient, shared_scale, store_loss
+from refocal.losses.gpu.kernels.sums import LOSSES, add_up_or_store, incoming_gradient, shared_scale
 from refocal.losses.gpu.kernels.tiles import gradient_at, samples_of_tile, score_at
 
 
@@ -125,7 +125,5 @@ def soft_rows(
             known = counted & (index >= 0) & (index < CLASSES)
             share = tl.load(weight_ptr + tl.where(known, index, 0), mask=known, other=0.0).to(tl.float32)
         total, shares = tl.sum(loss, axis=0), tl.sum(share, axis=0)
-        if ADDS:
-            add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, total, shares, expected, COUNTED)
-        else:
-            store_loss(work_ptr, tl.program_id(0), tl.num_programs(0), total, shares, BESIDE)
+        pointers = (work_ptr, tickets_ptr, loss_ptr, correction_ptr)
+        add_up_or_store(*pointers, total, shares, expected, COUNTED, BESIDE, ADDS)

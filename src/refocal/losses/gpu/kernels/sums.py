@@ -143,6 +143,26 @@ def add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, loss, share, expecte
 
 
 @triton.jit
+def add_up_or_store(
+    work_ptr,
+    tickets_ptr,
+    loss_ptr,
+    correction_ptr,
+    loss,
+    share,
+    expected,
+    COUNTED: tl.constexpr,
+    BESIDE: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    """At the end of a program with one loss: add up the losses of all programs, or store this one for `finish`."""
+    if ADDS:
+        add_up(work_ptr, tickets_ptr, loss_ptr, correction_ptr, loss, share, expected, COUNTED)
+    else:
+        store_loss(work_ptr, tl.program_id(0), tl.num_programs(0), loss, share, BESIDE)
+
+
+@triton.jit
 def _sum_share(value_ptr, size, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(tl.program_id(0) * BLOCK, size, tl.num_programs(0) * BLOCK):
