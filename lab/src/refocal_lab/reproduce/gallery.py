@@ -33,7 +33,7 @@ numbers count as those of another setting.
 Figures of trained networks are computed from the logits and training histories in [`zoo/`](../zoo), and are recomputed
 when the zoo changes. "No entry" means that the zoo lacks the network, or a measurement that the number needs. In the
 tables of these figures, the paper's number is in brackets. 001-study-c and 004-fig-4 read data sets from the folder
-given by `--data`: `tabular/*.npz` with X, y and categorical, and the files of Fashion-MNIST.
+given by `--data`: `tabular/*.npz` with X, y and categorical, and the files of CIFAR-10.
 """
 
 

@@ -100,7 +100,9 @@ def draw(figure: Figure, given: Parameters, numbers: Numbers) -> None:
     plane, *others = figure.subplots(1, 3)
     shades = np.linspace(0.8, 0.0, len(given.taus))
     for (index, rate), (shade, tau) in product(enumerate(given.rates), zip(shades, given.taus, strict=True)):
-        own = [run for run in runs if run["rate"] == rate]
+        own = [run for run in runs if (run["rate"], run["tau"]) == (rate, tau)]
+        if not own:  # all diverged
+            continue
         dots: dict[str, Any] = {"marker": style.MARKERS[index], "markersize": 5, "linestyle": "none"}
         plane.plot(_pick(own, tau, "trace"), [100 * ece for ece in _pick(own, tau, "ece")], color=_shade(shade), **dots)
     plane.set(xlabel="Tr(H)", ylabel="ECE (%)")
