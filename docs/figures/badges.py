@@ -5,6 +5,7 @@ python docs/figures/badges.py docs/figures/badges.svg
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import tomllib
@@ -50,7 +51,7 @@ def draw(badges: list[tuple[str, str]]) -> str:
     parts, left = [], 0.0
     for badge in badges:
         for text, color in zip(badge, (NAME_COLOR, VALUE_COLOR), strict=True):
-            width = sum(WIDTHS.get(letter, 6.8) for letter in text) + 2 * MARGIN
+            width = math.fsum(WIDTHS.get(letter, 6.8) for letter in text) + 2 * MARGIN
             parts += [
                 f'<rect x="{left:.1f}" width="{width:.1f}" height="{HEIGHT}" fill="{color}"/>',
                 f'<text x="{left + width / 2:.1f}" y="14" textLength="{width - 2 * MARGIN:.1f}">{text}</text>',
