@@ -32,7 +32,11 @@ def run_focal_loss(
     gammas, start, logits_at, target_at = plan.gammas, launch.starts.get(stream), logits.data_ptr(), target.data_ptr()
     weight_at = 0 if weight is None else weight.data_ptr()
     if start is None or (logits_at | target_at | weight_at) % ALIGNMENT:
-        _prepare_capture(plan, logits, target, weight, gradient, correction)
+        compute = plan.compute.variant(logits, target, gradient, correction, gammas, weight)
+        variants = compute, plan.finish.variant(loss)
+        if variants not in _prepared:  # compile what a captured graph will launch: nothing can be during a capture
+            _run_separately(plan, logits, target, weight, gradient, correction)
+            _prepared.add(variants)
         launch(logits, target, gradient, work, tickets, loss, correction, gammas, weight, None)
     else:
         start(
@@ -49,22 +53,6 @@ def run_focal_loss(
             *launch.tail,
         )
     return loss, gradient, correction
-
-
-def _prepare_capture(  # noqa: PLR0917 the caller's arguments
-    plan: FocalPlan,
-    logits: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    gradient: Tensor | None,
-    correction: Tensor | None,
-) -> None:
-    """Compile what a captured graph would launch, if it is not yet: nothing can be compiled during a capture."""
-    compute = plan.compute.variant(logits, target, gradient, correction, plan.gammas, weight)
-    variants = compute, plan.finish.variant(plan.loss)
-    if variants not in _prepared:
-        _run_separately(plan, logits, target, weight, gradient, correction)
-        _prepared.add(variants)
 
 
 def _run_separately(  # noqa: PLR0917 the caller's arguments

@@ -256,7 +256,7 @@ def whole_rows(
         gamma,
         ignore_index,
     )
-    # 1. The first row: all but its gradient at the target.
+    # 1. The first row: all but its gradient at the target. Constants stand one by one: in a tuple, they are none.
     first, step = tl.program_id(0), tl.num_programs(0)
     target_place, at_target, total, shares = _whole_row(
         first,
